@@ -1,0 +1,1 @@
+"""Trust: mesh token, authority, credentials, roles."""

@@ -1,0 +1,123 @@
+"""What a node asks of an engine: a request in, tokens out, and news of its cache and load.
+
+Nothing here imports torch, so that any engine can stand behind the same overlay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from engine.block_hash import Namespace
+
+
+class FinishReason(Enum):
+    """Why a request stopped generating."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to pick each next token; temperature 0 is greedy.
+
+    Noise is a pure function of (seed, position in the sequence), so an interrupted answer
+    continues on another node exactly as it would have here.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt to continue. `request_id` is unique among the engine's live requests."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    namespace: Namespace
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutput:
+    """Tokens generated since the last output of the same request; the last one has a reason."""
+
+    request_id: str
+    first_index: int
+    token_ids: tuple[int, ...]
+    cached_tokens: int
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEvents:
+    """Blocks that became cached or stopped being cached in one step, by block hash.
+
+    `cleared` says that everything cached before is gone (the engine restarted or flushed).
+    """
+
+    stored: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    cleared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """How busy the engine is. Times are measured, in seconds."""
+
+    running: int = 0
+    waiting: int = 0
+    queued_prefill_tokens: int = 0
+    seconds_per_prefill_token: float = 0.0
+    seconds_per_decode_step: float = 0.0
+    prefill_tokens_per_step: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What the loaded model is; fixed for an engine's life."""
+
+    model_name: str
+    namespace: Namespace
+    context_tokens: int
+    vocabulary_size: int
+    block_size: int
+    kv_blocks_total: int
+
+
+class EngineClient(Protocol):
+    """An engine as a node sees it, on the node's own event loop."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def stats(self) -> EngineStats: ...
+
+    async def start(self) -> EngineInfo:
+        """Loads the model; raises an EngineError that names the cause and the remedy."""
+
+    async def stop(self) -> None: ...
+
+    def submit(self, request: GenerationRequest) -> AsyncIterator[TokenOutput]:
+        """Streams the answer; closing the iterator aborts the request and frees its blocks.
+
+        Raises a RequestError for a request that can't be run, EngineDied when the engine is gone.
+        """
+
+
+BlockListener = Callable[[BlockEvents], None]
+StatsListener = Callable[[EngineStats], None]

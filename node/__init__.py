@@ -1,0 +1,1 @@
+"""Composition: request pipeline, forwarding, servers, command line."""

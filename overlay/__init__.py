@@ -1,0 +1,1 @@
+"""The peer-to-peer overlay: membership, gossip of cached prefixes, routing."""

@@ -1,0 +1,1 @@
+"""The sans-IO protocol core: no asyncio, grpc, sockets, clock or global random."""

@@ -1,0 +1,1 @@
+"""Transports, codec, discovery and the driver that feeds the core."""

@@ -1,0 +1,1 @@
+"""The simulator: the shipped core under a virtual clock."""

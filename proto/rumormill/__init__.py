@@ -1,0 +1,1 @@
+"""rumormill wire protocol."""

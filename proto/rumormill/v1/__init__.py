@@ -1,0 +1,1 @@
+"""Generated protobuf and gRPC stubs, version 1; regenerate with `make proto`."""
