@@ -112,6 +112,9 @@ class EngineClient(Protocol):
 
     async def stop(self) -> None: ...
 
+    async def flush(self) -> None:
+        """Forgets every cached block that no running request holds; listeners hear of it."""
+
     def submit(self, request: GenerationRequest) -> AsyncIterator[TokenOutput]:
         """Streams the answer; closing the iterator aborts the request and frees its blocks.
 

@@ -334,3 +334,23 @@ class DrainResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["running", b"running"]) -> None: ...
 
 Global___DrainResponse: typing_extensions.TypeAlias = DrainResponse
+
+@typing.final
+class FlushCacheRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___FlushCacheRequest: typing_extensions.TypeAlias = FlushCacheRequest
+
+@typing.final
+class FlushCacheResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___FlushCacheResponse: typing_extensions.TypeAlias = FlushCacheResponse

@@ -54,6 +54,11 @@ class AdminStub(object):
                 request_serializer=rumormill_dot_v1_dot_admin__pb2.WatchRoutesRequest.SerializeToString,
                 response_deserializer=rumormill_dot_v1_dot_admin__pb2.RouteDecision.FromString,
                 _registered_method=True)
+        self.FlushCache = channel.unary_unary(
+                '/rumormill.v1.Admin/FlushCache',
+                request_serializer=rumormill_dot_v1_dot_admin__pb2.FlushCacheRequest.SerializeToString,
+                response_deserializer=rumormill_dot_v1_dot_admin__pb2.FlushCacheResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/rumormill.v1.Admin/Drain',
                 request_serializer=rumormill_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
@@ -90,6 +95,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FlushCache(self, request, context):
+        """Forgets every cached block that no running request holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Drain(self, request, context):
         """Takes no new work, tells the peers, finishes what runs, then ends the process with status 0.
         """
@@ -119,6 +131,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.WatchRoutes,
                     request_deserializer=rumormill_dot_v1_dot_admin__pb2.WatchRoutesRequest.FromString,
                     response_serializer=rumormill_dot_v1_dot_admin__pb2.RouteDecision.SerializeToString,
+            ),
+            'FlushCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.FlushCache,
+                    request_deserializer=rumormill_dot_v1_dot_admin__pb2.FlushCacheRequest.FromString,
+                    response_serializer=rumormill_dot_v1_dot_admin__pb2.FlushCacheResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -234,6 +251,33 @@ class Admin(object):
             '/rumormill.v1.Admin/WatchRoutes',
             rumormill_dot_v1_dot_admin__pb2.WatchRoutesRequest.SerializeToString,
             rumormill_dot_v1_dot_admin__pb2.RouteDecision.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FlushCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rumormill.v1.Admin/FlushCache',
+            rumormill_dot_v1_dot_admin__pb2.FlushCacheRequest.SerializeToString,
+            rumormill_dot_v1_dot_admin__pb2.FlushCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

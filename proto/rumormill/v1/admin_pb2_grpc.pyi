@@ -89,6 +89,22 @@ _AdminWatchRoutesType = typing_extensions.TypeVar(
     ],
 )
 
+_AdminFlushCacheType = typing_extensions.TypeVar(
+    '_AdminFlushCacheType',
+    grpc.UnaryUnaryMultiCallable[
+        rumormill.v1.admin_pb2.FlushCacheRequest,
+        rumormill.v1.admin_pb2.FlushCacheResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        rumormill.v1.admin_pb2.FlushCacheRequest,
+        rumormill.v1.admin_pb2.FlushCacheResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        rumormill.v1.admin_pb2.FlushCacheRequest,
+        rumormill.v1.admin_pb2.FlushCacheResponse,
+    ],
+)
+
 _AdminDrainType = typing_extensions.TypeVar(
     '_AdminDrainType',
     grpc.UnaryUnaryMultiCallable[
@@ -105,7 +121,7 @@ _AdminDrainType = typing_extensions.TypeVar(
     ],
 )
 
-class AdminStub(typing.Generic[_AdminGetStatusType, _AdminListPeersType, _AdminExplainRouteType, _AdminWatchRoutesType, _AdminDrainType]):
+class AdminStub(typing.Generic[_AdminGetStatusType, _AdminListPeersType, _AdminExplainRouteType, _AdminWatchRoutesType, _AdminFlushCacheType, _AdminDrainType]):
     @typing.overload
     def __init__(self: AdminStub[
         grpc.UnaryUnaryMultiCallable[
@@ -123,6 +139,10 @@ class AdminStub(typing.Generic[_AdminGetStatusType, _AdminListPeersType, _AdminE
         grpc.UnaryStreamMultiCallable[
             rumormill.v1.admin_pb2.WatchRoutesRequest,
             rumormill.v1.admin_pb2.RouteDecision,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            rumormill.v1.admin_pb2.FlushCacheRequest,
+            rumormill.v1.admin_pb2.FlushCacheResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             rumormill.v1.admin_pb2.DrainRequest,
@@ -149,6 +169,10 @@ class AdminStub(typing.Generic[_AdminGetStatusType, _AdminListPeersType, _AdminE
             rumormill.v1.admin_pb2.RouteDecision,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            rumormill.v1.admin_pb2.FlushCacheRequest,
+            rumormill.v1.admin_pb2.FlushCacheResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             rumormill.v1.admin_pb2.DrainRequest,
             rumormill.v1.admin_pb2.DrainResponse,
         ],
@@ -163,6 +187,9 @@ class AdminStub(typing.Generic[_AdminGetStatusType, _AdminListPeersType, _AdminE
 
     WatchRoutes: _AdminWatchRoutesType
     """Decisions as they are made, from now on."""
+
+    FlushCache: _AdminFlushCacheType
+    """Forgets every cached block that no running request holds."""
 
     Drain: _AdminDrainType
     """Takes no new work, tells the peers, finishes what runs, then ends the process with status 0."""
@@ -183,6 +210,10 @@ AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryStreamMultiCallable[
         rumormill.v1.admin_pb2.WatchRoutesRequest,
         rumormill.v1.admin_pb2.RouteDecision,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        rumormill.v1.admin_pb2.FlushCacheRequest,
+        rumormill.v1.admin_pb2.FlushCacheResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         rumormill.v1.admin_pb2.DrainRequest,
@@ -220,6 +251,14 @@ class AdminServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[rumormill.v1.admin_pb2.RouteDecision], collections.abc.AsyncIterator[rumormill.v1.admin_pb2.RouteDecision]]:
         """Decisions as they are made, from now on."""
+
+    @abc.abstractmethod
+    def FlushCache(
+        self,
+        request: rumormill.v1.admin_pb2.FlushCacheRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rumormill.v1.admin_pb2.FlushCacheResponse, collections.abc.Awaitable[rumormill.v1.admin_pb2.FlushCacheResponse]]:
+        """Forgets every cached block that no running request holds."""
 
     @abc.abstractmethod
     def Drain(
