@@ -103,6 +103,7 @@ class Frame(google.protobuf.message.Message):
     RANGE_DIGESTS_FIELD_NUMBER: builtins.int
     RANGE_WANT_FIELD_NUMBER: builtins.int
     RANGE_HASHES_FIELD_NUMBER: builtins.int
+    FILTER_FIELD_NUMBER: builtins.int
     @property
     def hello(self) -> Global___Hello: ...
     @property
@@ -133,6 +134,8 @@ class Frame(google.protobuf.message.Message):
     def range_want(self) -> Global___RangeWant: ...
     @property
     def range_hashes(self) -> Global___RangeHashes: ...
+    @property
+    def filter(self) -> Global___Filter: ...
     def __init__(
         self,
         *,
@@ -151,10 +154,11 @@ class Frame(google.protobuf.message.Message):
         range_digests: Global___RangeDigests | None = ...,
         range_want: Global___RangeWant | None = ...,
         range_hashes: Global___RangeHashes | None = ...,
+        filter: Global___Filter | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "bye", b"bye", "delta", b"delta", "heads", b"heads", "hello", b"hello", "load", b"load", "members", b"members", "nack", b"nack", "probe", b"probe", "probe_request", b"probe_request", "range_digests", b"range_digests", "range_hashes", b"range_hashes", "range_want", b"range_want", "snapshot", b"snapshot", "want", b"want"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "bye", b"bye", "delta", b"delta", "heads", b"heads", "hello", b"hello", "load", b"load", "members", b"members", "nack", b"nack", "probe", b"probe", "probe_request", b"probe_request", "range_digests", b"range_digests", "range_hashes", b"range_hashes", "range_want", b"range_want", "snapshot", b"snapshot", "want", b"want"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["hello", "members", "heads", "want", "delta", "snapshot", "load", "probe", "probe_request", "ack", "nack", "bye", "range_digests", "range_want", "range_hashes"] | None: ...
+    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "bye", b"bye", "delta", b"delta", "filter", b"filter", "heads", b"heads", "hello", b"hello", "load", b"load", "members", b"members", "nack", b"nack", "probe", b"probe", "probe_request", b"probe_request", "range_digests", b"range_digests", "range_hashes", b"range_hashes", "range_want", b"range_want", "snapshot", b"snapshot", "want", b"want"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "bye", b"bye", "delta", b"delta", "filter", b"filter", "heads", b"heads", "hello", b"hello", "load", b"load", "members", b"members", "nack", b"nack", "probe", b"probe", "probe_request", b"probe_request", "range_digests", b"range_digests", "range_hashes", b"range_hashes", "range_want", b"range_want", "snapshot", b"snapshot", "want", b"want"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["hello", "members", "heads", "want", "delta", "snapshot", "load", "probe", "probe_request", "ack", "nack", "bye", "range_digests", "range_want", "range_hashes", "filter"] | None: ...
 
 Global___Frame: typing_extensions.TypeAlias = Frame
 
@@ -189,7 +193,7 @@ class Hello(google.protobuf.message.Message):
     MODEL_FIELD_NUMBER: builtins.int
     MODEL_NAME_FIELD_NUMBER: builtins.int
     GOSSIP_KEY_FIELD_NUMBER: builtins.int
-    GOSSIP_KEY_SIGNATURE_FIELD_NUMBER: builtins.int
+    GOSSIP_KEY_CERTIFICATE_FIELD_NUMBER: builtins.int
     HTTP_URL_FIELD_NUMBER: builtins.int
     major: builtins.int
     """a different major ends the stream with Bye"""
@@ -203,8 +207,8 @@ class Hello(google.protobuf.message.Message):
     model_name: builtins.str
     gossip_key: builtins.bytes
     """raw Ed25519 public key that signs this node's heads"""
-    gossip_key_signature: builtins.bytes
-    """by the node's certificate key over "rumormill gossip key" || gossip_key"""
+    gossip_key_certificate: builtins.bytes
+    """a serialized GossipKeyCertificate"""
     http_url: builtins.str
     """where people find this node's HTTP door; empty when it has none"""
     @property
@@ -223,12 +227,34 @@ class Hello(google.protobuf.message.Message):
         model: builtins.bytes = ...,
         model_name: builtins.str = ...,
         gossip_key: builtins.bytes = ...,
-        gossip_key_signature: builtins.bytes = ...,
+        gossip_key_certificate: builtins.bytes = ...,
         http_url: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["addresses", b"addresses", "epoch", b"epoch", "gossip_key", b"gossip_key", "gossip_key_signature", b"gossip_key_signature", "http_url", b"http_url", "incarnation", b"incarnation", "major", b"major", "minor", b"minor", "model", b"model", "model_name", b"model_name", "node_id", b"node_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addresses", b"addresses", "epoch", b"epoch", "gossip_key", b"gossip_key", "gossip_key_certificate", b"gossip_key_certificate", "http_url", b"http_url", "incarnation", b"incarnation", "major", b"major", "minor", b"minor", "model", b"model", "model_name", b"model_name", "node_id", b"node_id"]) -> None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
+
+@typing.final
+class GossipKeyCertificate(google.protobuf.message.Message):
+    """Binds a gossip key to a node id: the leaf's public key hashes to the id and made the signature."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEAF_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
+    leaf: builtins.bytes
+    """DER"""
+    signature: builtins.bytes
+    """by the leaf's key over "rumormill gossip key" || gossip_key"""
+    def __init__(
+        self,
+        *,
+        leaf: builtins.bytes = ...,
+        signature: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["leaf", b"leaf", "signature", b"signature"]) -> None: ...
+
+Global___GossipKeyCertificate: typing_extensions.TypeAlias = GossipKeyCertificate
 
 @typing.final
 class Member(google.protobuf.message.Message):
@@ -277,7 +303,9 @@ Global___Members: typing_extensions.TypeAlias = Members
 
 @typing.final
 class Head(google.protobuf.message.Message):
-    """What one replica is: the set of `origin` at (epoch, version)."""
+    """What one replica is: the set of `origin` at (epoch, version).
+    Here and below an empty `origin` is the sender.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -301,7 +329,7 @@ class Head(google.protobuf.message.Message):
     digest_high: builtins.int
     gossip_key: builtins.bytes
     gossip_key_certificate: builtins.bytes
-    """origin's signature binding gossip_key to its id, with its leaf"""
+    """with gossip_key, only for receivers without a stream to the origin"""
     signature: builtins.bytes
     """Ed25519 by gossip_key over the fields above"""
     def __init__(
@@ -340,7 +368,7 @@ Global___Heads: typing_extensions.TypeAlias = Heads
 
 @typing.final
 class Want(google.protobuf.message.Message):
-    """"Send me what changed in origin's set since `version`"; version 0 of the epoch asks for all."""
+    """"Send me what changed in origin's set since (epoch, version)"; epoch 0 asks for all."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -363,7 +391,7 @@ Global___Want: typing_extensions.TypeAlias = Want
 
 @typing.final
 class Delta(google.protobuf.message.Message):
-    """Net changes of (version_from, version_to]; the last of several parts carries last = true."""
+    """Net changes of (version_from, version_to]; more than fit one frame go as a Snapshot."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -462,7 +490,7 @@ class RangeWant(google.protobuf.message.Message):
     epoch: builtins.int
     version: builtins.int
     ranges: builtins.bytes
-    """one byte per wanted range"""
+    """one byte per wanted range; empty asks for the digests"""
     def __init__(
         self,
         *,
@@ -502,6 +530,52 @@ class RangeHashes(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "hashes", b"hashes", "origin", b"origin", "ranges", b"ranges", "version", b"version"]) -> None: ...
 
 Global___RangeHashes: typing_extensions.TypeAlias = RangeHashes
+
+@typing.final
+class Filter(google.protobuf.message.Message):
+    """A Bloom filter of a far node's set; each neighbour of the origin relays it once."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ORIGIN_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    PROBES_FIELD_NUMBER: builtins.int
+    BITS_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    GOSSIP_KEY_FIELD_NUMBER: builtins.int
+    GOSSIP_KEY_CERTIFICATE_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
+    origin: builtins.bytes
+    epoch: builtins.int
+    version: builtins.int
+    count: builtins.int
+    probes: builtins.int
+    """bits set per hash"""
+    bits: builtins.bytes
+    model: builtins.bytes
+    gossip_key: builtins.bytes
+    gossip_key_certificate: builtins.bytes
+    signature: builtins.bytes
+    """Ed25519 by gossip_key over the fields above"""
+    def __init__(
+        self,
+        *,
+        origin: builtins.bytes = ...,
+        epoch: builtins.int = ...,
+        version: builtins.int = ...,
+        count: builtins.int = ...,
+        probes: builtins.int = ...,
+        bits: builtins.bytes = ...,
+        model: builtins.bytes = ...,
+        gossip_key: builtins.bytes = ...,
+        gossip_key_certificate: builtins.bytes = ...,
+        signature: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bits", b"bits", "count", b"count", "epoch", b"epoch", "gossip_key", b"gossip_key", "gossip_key_certificate", b"gossip_key_certificate", "model", b"model", "origin", b"origin", "probes", b"probes", "signature", b"signature", "version", b"version"]) -> None: ...
+
+Global___Filter: typing_extensions.TypeAlias = Filter
 
 @typing.final
 class Load(google.protobuf.message.Message):
