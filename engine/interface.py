@@ -5,7 +5,7 @@ Nothing here imports torch, so that any engine can stand behind the same overlay
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -105,7 +105,8 @@ class EngineClient(Protocol):
     def info(self) -> EngineInfo: ...
 
     @property
-    def stats(self) -> EngineStats: ...
+    def stats(self) -> EngineStats:
+        """The latest report, with what was submitted since then counted in."""
 
     async def start(self) -> EngineInfo:
         """Loads the model; raises an EngineError that names the cause and the remedy."""
@@ -115,8 +116,8 @@ class EngineClient(Protocol):
     async def flush(self) -> None:
         """Forgets every cached block that no running request holds; listeners hear of it."""
 
-    def submit(self, request: GenerationRequest) -> AsyncIterator[TokenOutput]:
-        """Streams the answer; closing the iterator aborts the request and frees its blocks.
+    def submit(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
+        """Streams the answer; closing the generator aborts the request and frees its blocks.
 
         Raises a RequestError for a request that can't be run, EngineDied when the engine is gone.
         """

@@ -1,0 +1,27 @@
+"""What every request must satisfy before it may enter the engine."""
+
+from __future__ import annotations
+
+from engine.errors import EmptyPromptError, InvalidTokenIdsError, PromptTooLongError
+from engine.interface import EngineInfo, GenerationRequest
+from engine.sampling import check_sampling
+
+
+def most_tokens(info: EngineInfo) -> int:
+    """The longest sequence, prompt and answer: the context, or the whole KV cache if that is less."""
+    return min(info.context_tokens, info.kv_blocks_total * info.block_size)
+
+
+def check_request(request: GenerationRequest, info: EngineInfo) -> None:
+    """Raises the RequestError that says what is wrong with a request, if anything is."""
+    length = len(request.token_ids)
+    if not length:
+        raise EmptyPromptError("the prompt is empty; send at least one token")
+    if length >= most_tokens(info):
+        raise PromptTooLongError(
+            f"the prompt has {length} tokens; prompt and answer together have at most {most_tokens(info)}"
+            " (the context of the model, or the KV cache if that is smaller)"
+        )
+    if not all(0 <= token < info.vocabulary_size for token in request.token_ids):
+        raise InvalidTokenIdsError(f"token ids must be from 0 to {info.vocabulary_size - 1}")
+    check_sampling(request.sampling, info.vocabulary_size)

@@ -1,0 +1,52 @@
+"""One request while the engine works on it."""
+
+from __future__ import annotations
+
+from engine.interface import FinishReason, GenerationRequest
+from engine.prefix_cache import Node
+
+
+class Sequence:
+    """The tokens of a request, how many are computed, and the blocks that hold their keys and values.
+
+    `path` are the cached blocks it references, `private` the blocks after them that are its own.
+    """
+
+    def __init__(self, request: GenerationRequest, max_tokens: int, stop_ids: frozenset[int]) -> None:
+        self.request = request
+        self.token_ids = list(request.token_ids)
+        self.max_tokens = max_tokens
+        self.stop_ids = stop_ids
+        self.computed = 0
+        self.cached_tokens: int | None = None
+        self.path: list[Node] = []
+        self.private: list[int] = []
+        self.expected_prefill = len(self.token_ids)
+
+    @property
+    def generated(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.token_ids) - len(self.request.token_ids)
+
+    @property
+    def uncomputed(self) -> int:
+        """Tokens whose keys and values are still to be computed; 1 while it decodes."""
+        return len(self.token_ids) - self.computed
+
+    @property
+    def block_count(self) -> int:
+        """Blocks it holds."""
+        return len(self.path) + len(self.private)
+
+    def block_table(self) -> list[int]:
+        """Its KV blocks, first to last."""
+        return [node.block for node in self.path] + self.private
+
+    def append(self, token: int) -> FinishReason | None:
+        """Adds a sampled token, and says whether that ends the answer."""
+        self.token_ids.append(token)
+        if token in self.stop_ids:
+            return FinishReason.STOP
+        if self.generated >= self.max_tokens:
+            return FinishReason.LENGTH
+        return None
