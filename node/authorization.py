@@ -1,0 +1,137 @@
+"""Who calls, and whether they may: asked before every RPC, on connections old and new."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from certs.errors import CertificateRefused, CertificateRevoked, CertsError
+from certs.identity import Identity
+from certs.roles import allowed_roles
+
+CERTIFICATE_PROPERTY = "x509_pem_cert"
+
+_caller: ContextVar[Identity] = ContextVar("rumormill_caller")
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+# Handlers take (request or request iterator, context) and return an awaitable or an async iterator.
+_Handler = grpc.RpcMethodHandler[Any, Any]
+_Behaviour = Callable[[Any, Any], Any]
+
+
+class Identifier(Protocol):
+    """Says who holds a certificate; raises CertificateRefused or CertificateRevoked."""
+
+    def identify(self, certificate: bytes) -> Identity: ...
+
+
+class AuthenticatedContext(Protocol):
+    """The part of a servicer's context that tells who calls."""
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
+
+
+def caller() -> Identity:
+    """Who made the RPC that is being handled; raises LookupError outside of one."""
+    return _caller.get()
+
+
+def peer_certificate(context: AuthenticatedContext) -> bytes | None:
+    """The caller's leaf certificate (PEM), as TLS verified it; None without one."""
+    return next(iter(context.auth_context().get(CERTIFICATE_PROPERTY, ())), None)
+
+
+class Authorization(grpc.aio.ServerInterceptor):
+    """Lets an RPC through only if its caller's role is in the table's row for the method."""
+
+    def __init__(self, identifier: Identifier) -> None:
+        self._identifier = identifier
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[_Request, _Response] | None]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[_Request, _Response] | None:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        return self._guarded(handler, handler_call_details.method)
+
+    def _guarded(self, handler: _Handler, method: str) -> _Handler:
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(
+                self._guard_call(handler.unary_unary, method),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        if handler.stream_unary:
+            return grpc.stream_unary_rpc_method_handler(
+                self._guard_call(handler.stream_unary, method),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(
+                self._guard_stream(handler.unary_stream, method),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        return grpc.stream_stream_rpc_method_handler(
+            self._guard_stream(handler.stream_stream, method),
+            handler.request_deserializer,
+            handler.response_serializer,
+        )
+
+    def _guard_call(self, behaviour: _Behaviour, method: str) -> _Behaviour:
+        async def call(request: Any, context: Any) -> Any:
+            await self._admit(method, context)
+            return await behaviour(request, context)
+
+        return call
+
+    def _guard_stream(self, behaviour: _Behaviour, method: str) -> _Behaviour:
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+            await self._admit(method, context)
+            async for response in behaviour(request, context):
+                yield response
+
+        return stream
+
+    async def _admit(self, method: str, context: Any) -> None:
+        certificate = peer_certificate(context)
+        if certificate is None:
+            await _refuse(
+                context,
+                grpc.StatusCode.UNAUTHENTICATED,
+                "no client certificate; call with one of this mesh (see `rumormill certs --help`)",
+            )
+        try:
+            identity = self._identifier.identify(certificate)
+        except CertificateRevoked as error:
+            await _refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
+        except CertificateRefused as error:
+            await _refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
+        except CertsError as error:
+            # A denylist that can't be read must not let anyone in.
+            await _refuse(context, grpc.StatusCode.UNAVAILABLE, f"this node can't check callers now: {error}")
+        roles = allowed_roles(method)
+        if identity.role not in roles:
+            needed = " or ".join(sorted(role.value for role in roles)) or "no"
+            await _refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{identity} may not call {method}: use a certificate or token of {needed} role",
+            )
+        _caller.set(identity)
+
+
+async def _refuse(context: Any, code: grpc.StatusCode, message: str) -> NoReturn:
+    await context.abort(code, message)
+    raise AssertionError("abort raises")

@@ -1,0 +1,7 @@
+"""The `rumormill` command."""
+
+from __future__ import annotations
+
+from node.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,95 @@
+"""`rumormill explain`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from node.cli.options import find_token, json_option, node_options
+from node.cli.prompts import as_prompt, raw_option, system_option
+
+if TYPE_CHECKING:
+    from rumormill.v1 import admin_pb2
+
+
+@click.command()
+@click.argument("prompt")
+@raw_option
+@system_option
+@click.option("--policy", default="", help="Routing policy to ask; the node's own by default.")
+@node_options
+@json_option
+def explain(
+    prompt: str,
+    raw: bool,
+    system: str | None,
+    policy: str,
+    node: str,
+    token: str | None,
+    state_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Show where a prompt would be answered now, what each node is expected to take, and why.
+
+    Nothing is run. Times are the expected time to first token, by its parts.
+    """
+    from certs.roles import Role
+    from node.client import Client
+
+    with Client(node, find_token(node, token, state_dir), Role.OPERATOR) as client:
+        client.wait_ready()
+        answer = client.explain(as_prompt(prompt, system=system, raw=raw), policy)
+    if as_json:
+        click.echo(json.dumps(_as_object(answer)))
+    else:
+        _print(answer)
+
+
+def _as_object(answer: admin_pb2.ExplainRouteResponse) -> dict[str, Any]:
+    return {
+        "policy": answer.policy,
+        "chosen": answer.chosen,
+        "reason": answer.reason,
+        "prompt_tokens": answer.prompt_tokens,
+        "candidates": [
+            {
+                "node_id": c.node_id,
+                "is_self": c.is_self,
+                "cached_tokens": c.cached_tokens,
+                "rtt_ms": c.rtt_s * 1000,
+                "queue_ms": c.queue_s * 1000,
+                "prefill_ms": c.prefill_s * 1000,
+                "total_ms": c.total_s * 1000,
+                "excluded": c.excluded,
+            }
+            for c in answer.candidates
+        ],
+    }
+
+
+def _print(answer: admin_pb2.ExplainRouteResponse) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{answer.prompt_tokens} prompt tokens, policy {answer.policy}", title_justify="left")
+    table.add_column("node")
+    for heading in ("cached tokens", "network ms", "queue ms", "prefill ms", "total ms"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for candidate in answer.candidates:
+        name = candidate.node_id[:8] + (" (this)" if candidate.is_self else "")
+        table.add_row(
+            name,
+            str(candidate.cached_tokens),
+            f"{candidate.rtt_s * 1000:.1f}",
+            f"{candidate.queue_s * 1000:.1f}",
+            f"{candidate.prefill_s * 1000:.1f}",
+            f"{candidate.total_s * 1000:.1f}",
+            candidate.excluded or ("chosen" if candidate.node_id == answer.chosen else ""),
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"[bold]{answer.chosen[:8]}[/bold]: {answer.reason}")

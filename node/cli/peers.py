@@ -1,0 +1,101 @@
+"""`rumormill peers`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from node.cli.options import find_token, json_option, node_options
+
+if TYPE_CHECKING:
+    from rumormill.v1 import admin_pb2
+
+
+@click.command()
+@node_options
+@json_option
+def peers(node: str, token: str | None, state_dir: Path | None, as_json: bool) -> None:
+    """Show a node and the peers it sees: who lives, how far away, how busy, how much it has cached."""
+    from certs.roles import Role
+    from node.client import Client
+
+    with Client(node, find_token(node, token, state_dir), Role.OPERATOR) as client:
+        client.wait_ready()
+        status, found = client.status(), client.peers()
+    rows = [_own_row(status), *(_peer_row(peer) for peer in found)]
+    if as_json:
+        click.echo(json.dumps({"mesh_id": status.mesh_id, "node_id": status.node_id, "peers": rows}))
+    else:
+        _print(status.mesh_id, rows)
+
+
+def _own_row(status: admin_pb2.GetStatusResponse) -> dict[str, Any]:
+    return {
+        "node_id": status.node_id,
+        "is_self": True,
+        "state": "alive",
+        "connected": True,
+        "addresses": [f"{a.host}:{a.port}" for a in status.addresses],
+        "model": status.model.name,
+        "rtt_ms": 0.0,
+        "running": status.load.running,
+        "waiting": status.load.waiting,
+        "queued_prefill_tokens": status.load.queued_prefill_tokens,
+        "ms_per_prefill_token": status.load.seconds_per_prefill_token * 1000,
+        "cached_blocks": status.cached_blocks,
+        "quarantined_s": 0.0,
+    }
+
+
+def _peer_row(peer: admin_pb2.Peer) -> dict[str, Any]:
+    from rumormill.v1 import overlay_pb2
+
+    state = overlay_pb2.MemberState.Name(peer.state).removeprefix("MEMBER_STATE_").lower()
+    return {
+        "node_id": peer.node_id,
+        "is_self": False,
+        "state": "candidate" if state == "unspecified" else state,
+        "connected": peer.connected,
+        "addresses": [f"{a.host}:{a.port}" for a in peer.addresses],
+        "model": peer.model,
+        "rtt_ms": peer.rtt_s * 1000,
+        "running": peer.load.running,
+        "waiting": peer.load.waiting,
+        "queued_prefill_tokens": peer.load.queued_prefill_tokens,
+        "ms_per_prefill_token": peer.load.seconds_per_prefill_token * 1000,
+        "cached_blocks": peer.cached_blocks,
+        "quarantined_s": peer.quarantined_s,
+    }
+
+
+def _print(mesh_id: str, rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"mesh {mesh_id}", title_justify="left")
+    for heading in ("node", "state", "address", "model"):
+        table.add_column(heading)
+    for heading in ("rtt ms", "running", "queued tokens", "ms/token", "cached blocks"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            row["node_id"][:8] + (" (this)" if row["is_self"] else ""),
+            row["state"] if row["connected"] else f"{row['state']}, not connected",
+            ", ".join(row["addresses"]),
+            row["model"],
+            f"{row['rtt_ms']:.1f}",
+            str(row["running"] + row["waiting"]),
+            str(row["queued_prefill_tokens"]),
+            f"{row['ms_per_prefill_token']:.2f}",
+            str(row["cached_blocks"]),
+        )
+    console = Console()
+    console.print(table)
+    if len(rows) == 1:
+        console.print(
+            "No peers yet. On each other machine run `rumormill up --token ...` with this mesh's token; "
+            "where multicast doesn't reach, add `--peer HOST:PORT`."
+        )

@@ -1,0 +1,60 @@
+"""How commands turn what was typed into a prompt and its sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rumormill.v1 import inference_pb2
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+raw_option = click.option(
+    "--raw", is_flag=True, help="Complete the text as it stands, without the model's chat template."
+)
+system_option = click.option("--system", metavar="TEXT", help="System prompt; the model's own by default.")
+
+_SAMPLING = (
+    click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True),
+    click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
+    click.option("--top-p", type=float, default=1.0, show_default=True),
+    click.option("--top-k", type=click.IntRange(min=0), default=0, show_default=True, help="0 means all."),
+    click.option("--seed", type=click.IntRange(min=0), help="Same seed, same answer. Default: drawn."),
+    click.option(
+        "--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated."
+    ),
+)
+
+
+def sampling_options(command: Command) -> Command:
+    """Adds --max-tokens, --temperature, --top-p, --top-k, --seed and --stop."""
+    for option in reversed(_SAMPLING):
+        command = option(command)
+    return command
+
+
+def as_sampling(
+    max_tokens: int, temperature: float, top_p: float, top_k: int, seed: int | None, stop: tuple[str, ...]
+) -> inference_pb2.Sampling:
+    from rumormill.v1 import inference_pb2
+
+    return inference_pb2.Sampling(
+        max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=stop
+    )
+
+
+def as_prompt(text: str, *, system: str | None, raw: bool) -> str | list[inference_pb2.ChatMessage]:
+    """Text to complete, or a chat of one user message."""
+    from rumormill.v1 import inference_pb2
+
+    if raw:
+        if system is not None:
+            raise click.UsageError("--system belongs to the chat template; leave out --raw")
+        return text
+    messages = [inference_pb2.ChatMessage(role="user", content=text)]
+    if system is not None:
+        messages.insert(0, inference_pb2.ChatMessage(role="system", content=system))
+    return messages

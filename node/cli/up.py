@@ -1,0 +1,149 @@
+"""`rumormill up`"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+import click
+from click.core import ParameterSource
+from pydantic.fields import FieldInfo
+
+from node.cli.options import json_option
+from node.config import ENVIRONMENT_PREFIX, NodeConfig, make_config, option_name, read_config_file
+
+if TYPE_CHECKING:
+    from node.node import Node
+
+
+def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """One option for every field of NodeConfig, each with its environment variable."""
+    for name, field in reversed(NodeConfig.model_fields.items()):
+        command = _option(name, field)(command)
+    return command
+
+
+def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    kind = field.annotation
+    settings: dict[str, Any] = {
+        "help": field.description,
+        "envvar": ENVIRONMENT_PREFIX + name.upper(),
+        "show_envvar": True,
+        "default": field.default,
+        "show_default": field.default not in (None, (), ""),
+    }
+    declaration = option_name(name)
+    if kind is bool:
+        declaration = f"{declaration}/--no-{name.replace('_', '-')}"
+    elif get_origin(kind) is tuple:
+        settings["multiple"] = True
+    elif kind is int:
+        settings["type"] = int
+    elif all(isinstance(choice, str) for choice in get_args(kind)) and get_args(kind):
+        settings["type"] = click.Choice(get_args(kind))
+    elif Path in get_args(kind):
+        settings["type"] = click.Path(path_type=Path)
+    return click.option(declaration, name, **settings)
+
+
+@click.command()
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    envvar=ENVIRONMENT_PREFIX + "CONFIG",
+    help="TOML file with any of these options; the command line and the environment come first.",
+)
+@_config_options
+@json_option
+@click.pass_context
+def up(context: click.Context, /, config_file: Path | None, as_json: bool, **given: Any) -> None:
+    """Start a node and serve until Ctrl-C.
+
+    Without --token it makes one, listens on this machine only, and prints the line that lets others join.
+    With --token it listens on every interface and finds the mesh's other nodes on the LAN by itself.
+    """
+    values = read_config_file(config_file) if config_file else {}
+    for name, value in given.items():
+        if name not in values or context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            values[name] = value
+    config = make_config(values)
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    asyncio.run(_serve(config, as_json=as_json))
+
+
+async def _serve(config: NodeConfig, *, as_json: bool) -> None:
+    from node.node import Node
+
+    node = Node(config)
+    interrupted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    starting = asyncio.create_task(node.start())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
+    if not as_json:
+        click.echo(f"loading {config.model} ...", err=True)
+    stop = asyncio.create_task(interrupted.wait())
+    await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return
+    stop.cancel()
+    await starting
+    click.echo(json.dumps(_ready(node)) if as_json else _welcome(node))
+    sys.stdout.flush()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _interrupt, node)
+    if interrupted.is_set():
+        node.stop_now()
+    await node.run()
+
+
+def _interrupt(node: Node) -> None:
+    """First a drain, then, asked again, an end."""
+    if node.admission.draining or not node.in_flight.count:
+        node.stop_now()
+        return
+    click.echo(f"finishing {node.in_flight.count} requests; Ctrl-C again stops now", err=True)
+    node.begin_drain()
+
+
+def _ready(node: Node) -> dict[str, Any]:
+    return {
+        "node_id": node.node_id,
+        "mesh_id": node.mesh.mesh_id,
+        "grpc": node.grpc_address,
+        "http": node.http_url,
+        "model": node.engine.info.model_name,
+        "state_dir": str(node.state.path),
+    }
+
+
+def _welcome(node: Node) -> str:
+    lines = [
+        f"node {node.node_id[:8]} of mesh {node.mesh.mesh_id} serves {node.engine.info.model_name}",
+        f"  OpenAI API  {node.http_url}/v1",
+        f"  gRPC        {node.grpc_address} (mutual TLS)",
+        "",
+    ]
+    if node.is_loopback:
+        lines += [
+            "Only this machine can reach it. A second node here joins with",
+            f"  rumormill up --token {node.token} --grpc-port 7071 --http-port 8081",
+            "For a mesh on the LAN, stop this node and run on every machine, this one too:",
+            f"  rumormill up --token {node.token}",
+        ]
+    elif node.token_is_new:
+        lines += ["Other machines on this LAN join with", f"  rumormill up --token {node.token}"]
+    else:
+        lines += ["Other machines on this LAN join with the same line; elsewhere add --peer HOST:PORT."]
+    return "\n".join(lines)

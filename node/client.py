@@ -1,0 +1,134 @@
+"""A small client of one node, over gRPC with mutual TLS from a mesh token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import cast
+
+import grpc
+
+from certs.roles import Role
+from certs.token import MeshToken
+from certs.token_source import caller_credentials
+from node.errors import NodeError
+from rumormill.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+
+
+class ClientError(NodeError):
+    """A call failed; `code` is its gRPC status."""
+
+    def __init__(self, message: str, code: grpc.StatusCode) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Client:
+    """Calls one node. Answers are the protobuf messages of `rumormill.v1`.
+
+    Every method raises ClientError. As an operator, a client may also look at the node and steer it.
+    """
+
+    def __init__(self, address: str, token: str, role: Role = Role.CLIENT) -> None:
+        """Connects lazily; raises a CertsError for a token that can't be used."""
+        self.address = address
+        credentials = caller_credentials(MeshToken.parse(token), role)
+        self._channel = grpc.secure_channel(
+            address,
+            credentials.channel_credentials(),
+            options=(("grpc.ssl_target_name_override", credentials.any_node_name),),
+        )
+        self._inference = inference_pb2_grpc.InferenceStub(self._channel)
+        self._admin = admin_pb2_grpc.AdminStub(self._channel)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def wait_ready(self, seconds: float = CONNECT_SECONDS) -> None:
+        """Raises ClientError when no mesh node answers in time."""
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=seconds)
+        except grpc.FutureTimeoutError:
+            raise ClientError(
+                f"no node of this mesh answers at {self.address}: is one running there "
+                "(`rumormill up`), and is it of the same token (--token)?",
+                grpc.StatusCode.UNAVAILABLE,
+            ) from None
+
+    def generate(
+        self,
+        prompt: str | Sequence[inference_pb2.ChatMessage],
+        sampling: inference_pb2.Sampling | None = None,
+        *,
+        policy: str = "",
+        timeout_s: float | None = None,
+    ) -> Iterator[inference_pb2.GenerateResponse]:
+        """Streams an answer to text, or to chat messages; closing the iterator cancels it."""
+        request = inference_pb2.GenerateRequest(sampling=sampling, policy=policy)
+        if isinstance(prompt, str):
+            request.prompt = prompt
+        else:
+            request.chat.messages.extend(prompt)
+        call = self._inference.Generate(request, timeout=timeout_s)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise self._failure(error) from None
+        finally:
+            call.cancel()
+
+    def tokenize(self, prompt: str) -> list[int]:
+        request = inference_pb2.TokenizeRequest(prompt=prompt)
+        try:
+            return list(self._inference.Tokenize(request, timeout=ANSWER_SECONDS).token_ids.ids)
+        except grpc.RpcError as error:
+            raise self._failure(error) from None
+
+    def status(self) -> admin_pb2.GetStatusResponse:
+        try:
+            return self._admin.GetStatus(admin_pb2.GetStatusRequest(), timeout=ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            raise self._failure(error) from None
+
+    def peers(self) -> list[admin_pb2.Peer]:
+        try:
+            return list(self._admin.ListPeers(admin_pb2.ListPeersRequest(), timeout=ANSWER_SECONDS).peers)
+        except grpc.RpcError as error:
+            raise self._failure(error) from None
+
+    def explain(
+        self, prompt: str | Sequence[inference_pb2.ChatMessage], policy: str = ""
+    ) -> admin_pb2.ExplainRouteResponse:
+        request = admin_pb2.ExplainRouteRequest(policy=policy)
+        if isinstance(prompt, str):
+            request.prompt = prompt
+        else:
+            request.chat.messages.extend(prompt)
+        try:
+            return self._admin.ExplainRoute(request, timeout=ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            raise self._failure(error) from None
+
+    def flush_cache(self) -> None:
+        try:
+            self._admin.FlushCache(admin_pb2.FlushCacheRequest(), timeout=ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: grpc.RpcError) -> ClientError:
+        call = cast(grpc.Call, error)  # what a channel raises is both
+        code, details = call.code(), call.details() or ""
+        if code is grpc.StatusCode.UNAVAILABLE and "draining" not in details:
+            details = f"the node at {self.address} can't be reached: {details}"
+        return ClientError(details, code)

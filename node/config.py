@@ -1,0 +1,121 @@
+"""Every option of `rumormill up`, once: the command line, the environment and the file are built from it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from node.errors import StartupError
+from overlay.core.routing import DEFAULT_POLICY, POLICIES
+
+DEFAULT_GRPC_PORT = 7070
+DEFAULT_HTTP_PORT = 8080
+ENVIRONMENT_PREFIX = "RUMORMILL_"
+
+
+class NodeConfig(BaseModel):
+    """What one node is told at start; field descriptions are the help texts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    token: str | None = Field(
+        None,
+        description="Mesh token: nodes with the same one form a mesh. Made and kept in the state folder "
+        "when absent.",
+    )
+    peer: tuple[str, ...] = Field(
+        (), description="HOST:PORT of a node to join through, where mDNS doesn't reach; may be repeated."
+    )
+    mdns: bool = Field(True, description="Find peers on the LAN by mDNS.")
+    model: str = Field(
+        "smollm2", description="Model: 'smollm2' (embedded), a Hugging Face folder, or a GGUF file."
+    )
+    precision: Literal["fp16", "fp32"] = Field(
+        "fp16", description="Weight precision; fp32 is the reference, fp16 the faster equal."
+    )
+    threads: int = Field(0, ge=0, le=1024, description="CPU threads of the engine; 0 means every core.")
+    kv_memory_mib: int = Field(
+        512, ge=16, le=1 << 24, description="Memory for the KV cache, in MiB; prefixes live in it."
+    )
+    max_running: int = Field(16, ge=1, le=1024, description="Requests generating at the same time.")
+    max_queued_tokens: int = Field(
+        32768,
+        ge=1,
+        description="Uncached prompt tokens that may wait here; past it peers are told BUSY.",
+    )
+    policy: str = Field(DEFAULT_POLICY, description=f"Routing policy: {', '.join(POLICIES)}.")
+    listen: str | None = Field(
+        None,
+        description="Address of the gRPC server. Default: every interface when a token is given, "
+        "loopback when not.",
+    )
+    grpc_port: int = Field(DEFAULT_GRPC_PORT, ge=0, le=65535, description="Port of the gRPC server.")
+    http_port: int = Field(
+        DEFAULT_HTTP_PORT,
+        ge=0,
+        le=65535,
+        description="Port of the OpenAI-compatible HTTP server, on loopback.",
+    )
+    advertise: tuple[str, ...] = Field(
+        (), description="HOST:PORT peers should dial, when it is not the listening address; may be repeated."
+    )
+    state_dir: Path | None = Field(
+        None,
+        description="Folder for key, epoch and known peers. Default: one per port in the user's state folder.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "warning", description="How much to log on standard error."
+    )
+
+    def resolved_state_dir(self) -> Path:
+        return self.state_dir or default_state_dir(self.grpc_port)
+
+
+def default_state_dir(grpc_port: int) -> Path:
+    """Where the node on this port keeps its state (XDG Base Directory specification)."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "rumormill" / f"node-{grpc_port}"
+
+
+def option_name(field: str) -> str:
+    """The long option of a field: `kv_memory_mib` is `--kv-memory-mib`."""
+    return "--" + field.replace("_", "-")
+
+
+def make_config(values: dict[str, Any]) -> NodeConfig:
+    """A config from merged option values; raises StartupError that names the option and the fault."""
+    try:
+        config = NodeConfig(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = option_name(str(first["loc"][0]))
+        raise StartupError(f"{name}: {first['msg']} (got {first['input']!r})") from None
+    if config.policy not in POLICIES:
+        raise StartupError(f"--policy: unknown policy {config.policy!r}; choose one of {', '.join(POLICIES)}")
+    return config
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """The options in a TOML file, by field name; raises StartupError for anything it can't use."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise StartupError(f"config file {path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"config file {path} can't be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise StartupError(f"config file {path} is not valid TOML: {error}") from None
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        field = key.replace("-", "_")
+        if field not in NodeConfig.model_fields:
+            near = difflib.get_close_matches(field, NodeConfig.model_fields, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see `rumormill up --help`"
+            raise StartupError(f"config file {path}: unknown option {key!r}; {hint}")
+        values[field] = value
+    return values

@@ -1,0 +1,1 @@
+"""The demonstration: three real nodes on this machine, one workload, several routing policies."""

@@ -1,0 +1,121 @@
+"""Sending a whole request to the peer that will answer it: the client side of Overlay.Forward."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from engine.interface import TokenOutput
+from node import wire
+from node.request import Request
+from overlay.core.types import Load, NodeId, short_id
+from overlay.net.codec import decode_load
+from overlay.net.errors import PeerUnreachable
+from rumormill.v1 import overlay_pb2, overlay_pb2_grpc
+
+BUSY_TRAILER = "rumormill-busy-bin"
+MAX_HOPS = 1
+
+TOKEN_GAP_SECONDS = 10.0
+"""A peer that is silent this long in the middle of an answer is given up."""
+
+
+class PeerFailed(Exception):
+    """The peer did not answer, or stopped in the middle."""
+
+
+class PeerBusy(Exception):
+    """The peer won't take the request now."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(f"busy, retry after {retry_after_s:.1f} s")
+        self.retry_after_s = retry_after_s
+
+
+class Accepted:
+    """The peer has queued the request, and its load now covers it."""
+
+
+class DataPlane(Protocol):
+    """What forwarding asks of the overlay."""
+
+    @property
+    def node_id(self) -> NodeId: ...
+
+    def channel(self, node_id: NodeId) -> grpc.aio.Channel: ...
+
+    def observe_load(self, node_id: NodeId, load: Load) -> None: ...
+
+
+class Forwarder:
+    """Forwards requests over pinned channels; every answer's load report is passed on to the overlay."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+
+    async def stream(
+        self,
+        node_id: NodeId,
+        request: Request,
+        *,
+        delivered: int,
+        predicted_cached_tokens: int,
+        first_token_s: float,
+        timeout_s: float | None,
+    ) -> AsyncGenerator[Accepted | TokenOutput, None]:
+        """The peer's answer; raises PeerBusy or PeerFailed. Closing it cancels the call on the peer."""
+        message = overlay_pb2.ForwardRequest(
+            request_id=request.id,
+            entry_node=node_id_bytes(self._plane.node_id),
+            hops=MAX_HOPS,
+            namespace=wire.namespace_to_pb(request.namespace),
+            prompt=wire.token_ids_to_pb(request.token_ids),
+            sampling=wire.sampling_to_pb(request.sampling),
+            delivered=delivered,
+            predicted_cached_tokens=predicted_cached_tokens,
+        )
+        try:
+            stub = overlay_pb2_grpc.OverlayStub(self._plane.channel(node_id))
+        except PeerUnreachable as error:
+            raise PeerFailed(str(error)) from error
+        call = stub.Forward(message, timeout=timeout_s)
+        patience = first_token_s
+        try:
+            while True:
+                async with asyncio.timeout(patience):
+                    response = await call.read()
+                if response is grpc.aio.EOF:
+                    raise PeerFailed(f"{short_id(node_id)} ended the answer without finishing it")
+                kind = response.WhichOneof("event")
+                if kind == "accepted":
+                    self._observe(node_id, response.accepted.load)
+                    yield Accepted()
+                elif kind == "tokens":
+                    patience = TOKEN_GAP_SECONDS
+                    yield wire.tokens_from_pb(request.id, response.tokens)
+                elif kind == "finished":
+                    self._observe(node_id, response.finished.load)
+                    yield wire.finished_from_pb(request.id, response.finished)
+                    return
+        except TimeoutError:
+            raise PeerFailed(f"{short_id(node_id)} was silent for {patience:.1f} s") from None
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(node_id, error) from None
+        finally:
+            call.cancel()
+
+    def _observe(self, node_id: NodeId, message: overlay_pb2.Load) -> None:
+        self._plane.observe_load(node_id, decode_load(message))
+
+    def _failure(self, node_id: NodeId, error: grpc.aio.AioRpcError) -> Exception:
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            for key, value in error.trailing_metadata() or ():
+                if key == BUSY_TRAILER and isinstance(value, bytes):
+                    busy = overlay_pb2.Busy.FromString(value)
+                    self._observe(node_id, busy.load)
+                    return PeerBusy(busy.retry_after_ms / 1000)
+        return PeerFailed(f"{short_id(node_id)}: {error.code().name}: {error.details()}")

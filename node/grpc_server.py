@@ -1,0 +1,75 @@
+"""The gRPC server: mutual TLS, the role table, health and reflection around this node's services."""
+
+from __future__ import annotations
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from certs.credentials import Credentials
+from node.admin_service import AdminService
+from node.authorization import Authorization
+from node.errors import StartupError
+from node.inference_service import InferenceService
+from node.overlay_service import OverlayService
+from rumormill.v1 import admin_pb2_grpc, inference_pb2_grpc, overlay_pb2_grpc
+
+MAX_MESSAGE_BYTES = 4 << 20
+"""gRPC's own default, stated: a prompt of a million tokens fits, a flood doesn't."""
+
+MAX_CONCURRENT_STREAMS = 1024
+STOP_GRACE_SECONDS = 0.5
+
+SERVICES = ("rumormill.v1.Inference", "rumormill.v1.Overlay", "rumormill.v1.Admin")
+
+Service = InferenceService | OverlayService | AdminService
+
+
+class GrpcServer:
+    """Claims its port when made; serves once started."""
+
+    def __init__(self, host: str, port: int, credentials: Credentials) -> None:
+        """Raises StartupError when the port can't be used."""
+        self._server = grpc.aio.server(
+            interceptors=(Authorization(credentials),),
+            options=(
+                # Linux would let two nodes share a port and split its calls between them.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_concurrent_streams", MAX_CONCURRENT_STREAMS),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ),
+        )
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self.port = self._server.add_secure_port(target, credentials.server_credentials())
+        except RuntimeError:
+            raise StartupError(
+                f"gRPC port {port} can't be used on {host}: it is taken, or the address isn't this machine's; "
+                "choose another with --grpc-port or --listen"
+            ) from None
+        self._health = health_aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (*SERVICES, "grpc.health.v1.Health", reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+
+    def add(self, service: Service) -> None:
+        if isinstance(service, InferenceService):
+            inference_pb2_grpc.add_InferenceServicer_to_server(service, self._server)
+        elif isinstance(service, OverlayService):
+            overlay_pb2_grpc.add_OverlayServicer_to_server(service, self._server)
+        else:
+            admin_pb2_grpc.add_AdminServicer_to_server(service, self._server)
+
+    async def start(self) -> None:
+        await self._server.start()
+        for name in ("", *SERVICES):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def not_serving(self) -> None:
+        """Health says NOT_SERVING from now on."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self) -> None:
+        await self._server.stop(STOP_GRACE_SECONDS)

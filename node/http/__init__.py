@@ -1,0 +1,1 @@
+"""The HTTP door: an OpenAI-compatible API, health and metrics."""

@@ -1,0 +1,311 @@
+"""One node, put together: engine, overlay and doors, started in order and stopped in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import time
+from contextlib import AsyncExitStack
+
+from certs.credentials import Credentials
+from certs.errors import CertsError
+from certs.token import MeshToken
+from certs.token_source import node_credentials
+from engine.block_hash import BlockHasher
+from engine.config import EngineConfig
+from engine.errors import EngineError
+from engine.interface import BlockEvents, EngineStats
+from engine.process import EngineProcess
+from engine.tokenizer import Tokenizer
+from node import wire
+from node.addresses import advertised_addresses, is_loopback
+from node.admin_service import AdminService
+from node.admission import Admission
+from node.config import NodeConfig
+from node.decisions import DecisionFeed
+from node.errors import StartupError
+from node.forwarding import Forwarder
+from node.grpc_server import GrpcServer
+from node.http.application import make_application
+from node.http.server import HttpServer
+from node.in_flight import InFlight
+from node.inference_service import InferenceService
+from node.metrics import Metrics
+from node.node_metrics import register_node_metrics
+from node.overlay_service import OverlayService
+from node.pipeline import Pipeline
+from node.request import Request
+from node.request_builder import RequestBuilder
+from node.router import OwnBlocks, Router
+from node.state import RunningNode, StateDir
+from node.version import VERSION
+from overlay.core.routing import Decision
+from overlay.core.types import Epoch, Load, NodeId
+from overlay.core.views import PeerView
+from overlay.net.codec import encode_load
+from overlay.net.mesh import Mesh, MeshOptions
+from rumormill.v1 import admin_pb2, overlay_pb2
+
+log = logging.getLogger("rumormill.node")
+
+LOOPBACK = "127.0.0.1"
+EVERY_INTERFACE = "0.0.0.0"  # noqa: S104  mutual TLS guards it
+
+
+class Node:
+    """Made by `start`; afterwards every attribute is set for the node's life."""
+
+    token: MeshToken
+    token_is_new: bool
+    credentials: Credentials
+    engine: EngineProcess
+    mesh: Mesh
+    builder: RequestBuilder
+    pipeline: Pipeline
+    router: Router
+    grpc_server: GrpcServer
+    http_server: HttpServer
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.config = config
+        self.state = StateDir(config.resolved_state_dir())
+        self.admission = Admission(config.max_queued_tokens)
+        self.blocks = OwnBlocks()
+        self.decisions = DecisionFeed()
+        self.metrics = Metrics()
+        self._started_at = time.monotonic()
+        self._stop_requested = asyncio.Event()
+        self._stack = AsyncExitStack()
+        self.in_flight = InFlight()
+
+    async def start(self) -> None:
+        """Raises StartupError, with everything that had been started stopped again."""
+        try:
+            await self._start()
+        except (CertsError, EngineError) as error:
+            await self._stack.aclose()
+            raise StartupError(str(error)) from error
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        self.state.create()
+        self.state.lock()
+        self._stack.callback(self.state.release)
+        self._load_token()
+        self.credentials = node_credentials(self.token, self.state.path)
+        # Both ports are claimed before the model loads: a port in use is told at once.
+        self.grpc_server = GrpcServer(self.listen_host, config.grpc_port, self.credentials)
+        self._stack.push_async_callback(self.grpc_server.stop)
+        http_socket = self._stack.enter_context(_listening_socket(config.http_port))
+        tokenizer = await self._start_engine()
+        await self._start_mesh(http_socket)
+        self._make_pipeline(tokenizer)
+        await self._open_doors(http_socket)
+
+    def _load_token(self) -> None:
+        stored = self.state.read_token()
+        text = self.config.token or stored
+        self.token_is_new = text is None
+        self.token = MeshToken.make() if text is None else MeshToken.parse(text)
+        if str(self.token) != stored:
+            self.state.write_token(str(self.token))
+
+    @property
+    def listen_host(self) -> str:
+        if self.config.listen is not None:
+            return self.config.listen
+        return EVERY_INTERFACE if self.config.token else LOOPBACK
+
+    async def _start_engine(self) -> Tokenizer:
+        config = self.config
+        self.engine = EngineProcess(
+            EngineConfig(
+                block_hash_key=self.credentials.block_hash_key,
+                model=config.model,
+                precision=config.precision,
+                threads=config.threads,
+                kv_memory_bytes=config.kv_memory_mib << 20,
+                max_running=config.max_running,
+            ),
+            on_blocks=self._blocks_changed,
+            on_stats=self._stats_changed,
+        )
+        self._stack.push_async_callback(self.engine.stop)
+        await self.engine.start()
+        return await asyncio.to_thread(Tokenizer.load, config.model)
+
+    async def _start_mesh(self, http_socket: socket.socket) -> None:
+        info, server = self.engine.info, self.grpc_server
+        http_port = http_socket.getsockname()[1]
+        self.mesh = Mesh(
+            MeshOptions(
+                listen=advertised_addresses(self.listen_host, server.port, self.config.advertise),
+                seeds=self.config.peer,
+                model=info.namespace.model,
+                model_name=info.model_name,
+                http_url=f"http://{LOOPBACK}:{http_port}" if self.is_loopback else "",
+                state_dir=self.state.path,
+                mdns=self.config.mdns,
+            ),
+            self.credentials,
+        )
+
+    def _make_pipeline(self, tokenizer: Tokenizer) -> None:
+        info = self.engine.info
+        self.builder = RequestBuilder(tokenizer, info)
+        self.router = Router(
+            self.mesh,
+            self.blocks,
+            BlockHasher(self.credentials.block_hash_key, info.block_size),
+            info.namespace.model,
+            self.config.policy,
+            random.Random(),
+        )
+        self.pipeline = Pipeline(
+            self.mesh.node_id,
+            self.engine,
+            tokenizer,
+            self.router,
+            Forwarder(self.mesh),
+            self.admission,
+            self.in_flight,
+            self.metrics,
+            on_decision=self.decisions.publish,
+            on_forwarded=self.mesh.note_forwarded,
+        )
+
+    async def _open_doors(self, http_socket: socket.socket) -> None:
+        server = self.grpc_server
+        server.add(InferenceService(self.builder, self.pipeline, self.engine.info))
+        server.add(OverlayService(self.mesh, self.engine, self.admission, self.in_flight))
+        server.add(AdminService(self))
+        register_node_metrics(self)
+        await server.start()
+        await self.mesh.start()
+        self._stack.push_async_callback(self.mesh.leave)
+        application = make_application(
+            self.builder, self.pipeline, self.engine.info, self.admission, self.metrics
+        )
+        self.http_server = HttpServer(application, http_socket)
+        await self.http_server.start()
+        self._stack.push_async_callback(self.http_server.stop)
+        self.state.announce(RunningNode(os.getpid(), self.node_id, self.grpc_address, self.http_url))
+        log.info("node %s serves gRPC on %s and HTTP on %s", self.node_id, self.grpc_address, self.http_url)
+
+    @property
+    def node_id(self) -> NodeId:
+        return self.mesh.node_id
+
+    @property
+    def is_loopback(self) -> bool:
+        return is_loopback(self.listen_host)
+
+    @property
+    def grpc_address(self) -> str:
+        host = self.listen_host
+        return f"[{host}]:{self.grpc_server.port}" if ":" in host else f"{host}:{self.grpc_server.port}"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.http_server.port}"
+
+    def begin_drain(self) -> None:
+        """No new work from now on, and the peers are told; `run` ends once what runs has finished."""
+        if not self.admission.draining:
+            self.admission.draining = True
+            self._stats_changed(self.engine.stats)
+            self._drain = asyncio.create_task(self._stop_when_idle())
+
+    async def _stop_when_idle(self) -> None:
+        await self.grpc_server.not_serving()
+        await self.in_flight.wait_idle()
+        self._stop_requested.set()
+
+    def stop_now(self) -> None:
+        """Ends `run` without waiting for running requests."""
+        self._stop_requested.set()
+
+    async def run(self) -> None:
+        """Serves until drained or told to stop, then stops everything."""
+        try:
+            await self._stop_requested.wait()
+        finally:
+            await self.stop()
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+    def explain(self, request: Request) -> Decision:
+        """What would be decided for a request now."""
+        hashes = self.router.hashes(request.namespace, request.token_ids)
+        return self.router.decide(request.token_ids, hashes, time.monotonic(), policy=request.policy)
+
+    def quarantined_s(self, peer: PeerView) -> float:
+        return self.router.quarantined_s(peer.node_id, time.monotonic())
+
+    def status(self) -> admin_pb2.GetStatusResponse:
+        return admin_pb2.GetStatusResponse(
+            node_id=self.node_id,
+            mesh_id=self.mesh.mesh_id,
+            version=VERSION,
+            model=wire.model_to_pb(self.engine.info),
+            policy=self.router.policy,
+            uptime_s=time.monotonic() - self._started_at,
+            load=encode_load(self.mesh.own_load()),
+            epoch=self.mesh.own_load().epoch,
+            cached_blocks=len(self.blocks),
+            addresses=[overlay_pb2.Address(host=a.host, port=a.port) for a in self.mesh.addresses],
+            gossip_bytes=self.gossip_totals(),
+            http_url=self.http_url,
+            draining=self.admission.draining,
+        )
+
+    def gossip_totals(self) -> dict[str, int]:
+        """Bytes of gossip sent and received."""
+        totals = {"sent": 0, "received": 0}
+        for (direction, _kind), count in self.mesh.gossip_bytes.items():
+            totals[direction] += count
+        return totals
+
+    def _blocks_changed(self, events: BlockEvents) -> None:
+        self.blocks.apply(events)
+        self.mesh.publish(events.stored, events.removed, cleared=events.cleared)
+
+    def _stats_changed(self, stats: EngineStats) -> None:
+        self.mesh.report_load(
+            Load(
+                epoch=Epoch(0),
+                sequence=0,
+                running=stats.running,
+                waiting=stats.waiting,
+                queued_prefill_tokens=stats.queued_prefill_tokens,
+                seconds_per_prefill_token=stats.seconds_per_prefill_token,
+                seconds_per_decode_step=stats.seconds_per_decode_step,
+                prefill_tokens_per_step=stats.prefill_tokens_per_step,
+                kv_blocks_total=stats.kv_blocks_total,
+                kv_blocks_used=stats.kv_blocks_used,
+                draining=self.admission.draining,
+                accepting=self.admission.accepts_peers(stats),
+            )
+        )
+
+
+def _listening_socket(port: int) -> socket.socket:
+    """A bound socket on loopback; raises StartupError when the port is taken."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((LOOPBACK, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise StartupError(
+            f"HTTP port {port} can't be used: {error.strerror}; choose another with --http-port"
+        ) from None
+    return listener

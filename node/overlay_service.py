@@ -1,0 +1,101 @@
+"""The gRPC door for peers: rumormill.v1.Overlay. Gossip is the mesh's; Forward runs a peer's request here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+import grpc
+import grpc.aio
+
+from engine.interface import EngineClient, GenerationRequest
+from node import wire
+from node.admission import Admission
+from node.errors import InvalidRequest
+from node.forwarding import BUSY_TRAILER, MAX_HOPS
+from node.grpc_errors import grpc_statuses
+from node.in_flight import InFlight
+from overlay.net.codec import encode_load
+from overlay.net.mesh import Mesh
+from rumormill.v1 import overlay_pb2, overlay_pb2_grpc
+
+MAX_REQUEST_ID_CHARACTERS = 64
+
+
+class OverlayService(overlay_pb2_grpc.OverlayServicer):
+    """What peers call."""
+
+    def __init__(self, mesh: Mesh, engine: EngineClient, admission: Admission, in_flight: InFlight) -> None:
+        self._mesh = mesh
+        self._engine = engine
+        self._admission = admission
+        self._in_flight = in_flight
+
+    async def Gossip(
+        self,
+        request_iterator: AsyncIterator[overlay_pb2.Frame],
+        context: grpc.aio.ServicerContext[overlay_pb2.Frame, overlay_pb2.Frame],
+    ) -> AsyncIterator[overlay_pb2.Frame]:
+        async for frame in self._mesh.gossip(request_iterator, context):
+            yield frame
+
+    async def Forward(
+        self,
+        request: overlay_pb2.ForwardRequest,
+        context: grpc.aio.ServicerContext[overlay_pb2.ForwardRequest, overlay_pb2.ForwardResponse],
+    ) -> AsyncIterator[overlay_pb2.ForwardResponse]:
+        if not self._admission.accepts_peers(self._engine.stats):
+            await self._abort_busy(context)
+        async with grpc_statuses(context):
+            generation = self._generation(request)
+            with self._in_flight.request():
+                async with aclosing(self._stream(generation)) as responses:
+                    async for response in responses:
+                        yield response
+
+    async def _stream(
+        self, generation: GenerationRequest
+    ) -> AsyncGenerator[overlay_pb2.ForwardResponse, None]:
+        async with aclosing(self._engine.submit(generation)) as outputs:
+            accepted = overlay_pb2.Accepted(load=self._load())
+            yield overlay_pb2.ForwardResponse(accepted=accepted)
+            async for output in outputs:
+                if output.token_ids:
+                    yield overlay_pb2.ForwardResponse(tokens=wire.tokens_to_pb(output))
+                if output.finish_reason is not None:
+                    yield overlay_pb2.ForwardResponse(
+                        finished=overlay_pb2.Finished(
+                            reason=wire.FINISH_REASON_TO_PB[output.finish_reason],
+                            cached_tokens=output.cached_tokens,
+                            load=self._load(),
+                        )
+                    )
+
+    def _generation(self, request: overlay_pb2.ForwardRequest) -> GenerationRequest:
+        namespace = wire.namespace_from_pb(request.namespace)
+        if request.hops != MAX_HOPS:
+            raise InvalidRequest(f"a forwarded request has made {MAX_HOPS} hop, not {request.hops}")
+        if not 0 < len(request.request_id) <= MAX_REQUEST_ID_CHARACTERS:
+            raise InvalidRequest(f"request_id must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
+        if namespace.model != self._engine.info.namespace.model:
+            raise InvalidRequest("this node serves another model, or other weights under the same name")
+        return GenerationRequest(
+            request_id=f"{request.entry_node.hex()[:16]}-{request.request_id}",
+            token_ids=tuple(request.prompt.ids),
+            namespace=namespace,
+            sampling=wire.sampling_from_pb(request.sampling),
+        )
+
+    async def _abort_busy(
+        self, context: grpc.aio.ServicerContext[overlay_pb2.ForwardRequest, overlay_pb2.ForwardResponse]
+    ) -> None:
+        retry_after_s = self._admission.retry_after_s(self._engine.stats)
+        busy = overlay_pb2.Busy(retry_after_ms=round(retry_after_s * 1000), load=self._load())
+        await context.abort(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"busy: retry after {retry_after_s:.1f} s",
+            ((BUSY_TRAILER, busy.SerializeToString()),),
+        )
+
+    def _load(self) -> overlay_pb2.Load:
+        return encode_load(self._mesh.own_load())

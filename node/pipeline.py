@@ -1,0 +1,253 @@
+"""One request from tokens to the last delivered token: choose, run here or forward, resume elsewhere.
+
+The entry node stays responsible throughout. Before the first token a failure or BUSY moves the request to
+the next candidate, at most `MAX_PEERS` of them, then to the local queue. After it, the prompt plus the tokens
+already delivered goes elsewhere with the same seed, so the client sees one unbroken stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from engine.errors import EngineDied
+from engine.interface import EngineClient, FinishReason, GenerationRequest, TokenOutput
+from engine.tokenizer import IncrementalDecoder, Tokenizer
+from node.admission import Admission
+from node.errors import Draining, Overloaded, Unavailable
+from node.forwarding import Accepted, Forwarder, PeerBusy, PeerFailed
+from node.in_flight import InFlight
+from node.metrics import Metrics
+from node.request import Chunk, Done, Event, Request, Route, Usage
+from node.router import Reservation, Router
+from node.stop_strings import StopStrings
+from overlay.core.routing import Decision
+from overlay.core.types import BlockHash, NodeId
+
+MAX_PEERS = 2
+"""Peers a request may be sent to and refused or lost by, before it stays here."""
+
+MAX_ENGINE_DEATHS = 2
+"""A request that has seen the local engine die this often may be what kills it."""
+
+SHORTEST_FIRST_TOKEN_SECONDS = 2.0
+FIRST_TOKEN_FACTOR = 4.0
+"""A peer's first token is due within this many times its estimate, but never sooner than the floor."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What has been delivered of one answer, and what is left to ask for."""
+
+    request: Request
+    decoder: IncrementalDecoder
+    stops: StopStrings
+    token_ids: list[int] = field(default_factory=list)
+    cached_tokens: int | None = None
+
+    def remaining(self) -> Request:
+        """The request that continues this answer where it is now."""
+        request, done = self.request, len(self.token_ids)
+        if not done:
+            return request
+        sampling = replace(request.sampling, max_tokens=request.sampling.max_tokens - done)
+        return replace(request, token_ids=request.token_ids + tuple(self.token_ids), sampling=sampling)
+
+    def accept(self, output: TokenOutput, resumed_at: int) -> Chunk | None:
+        """The new part of an output; tokens that were delivered before are skipped."""
+        first = resumed_at + output.first_index
+        fresh = output.token_ids[max(len(self.token_ids) - first, 0) :]
+        if self.cached_tokens is None:
+            self.cached_tokens = output.cached_tokens
+        if not fresh:
+            return None
+        index = len(self.token_ids)
+        self.token_ids.extend(fresh)
+        return Chunk(self.stops.push(self.decoder.push(fresh)), fresh, index)
+
+    def tail(self) -> str:
+        """Text that waited for more to come."""
+        text = self.stops.push(self.decoder.flush())
+        return text + self.stops.flush()
+
+    def usage(self) -> Usage:
+        return Usage(len(self.request.token_ids), len(self.token_ids), self.cached_tokens or 0)
+
+
+class Pipeline:
+    """Answers requests that enter at this node."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        engine: EngineClient,
+        tokenizer: Tokenizer,
+        router: Router,
+        forwarder: Forwarder,
+        admission: Admission,
+        in_flight: InFlight,
+        metrics: Metrics,
+        on_decision: Callable[[Request, Decision], None],
+        on_forwarded: Callable[[NodeId, list[BlockHash]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node_id = node_id
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._router = router
+        self._forwarder = forwarder
+        self._admission = admission
+        self._in_flight = in_flight
+        self._metrics = metrics
+        self._on_decision = on_decision
+        self._on_forwarded = on_forwarded
+        self._clock = clock
+
+    async def generate(self, request: Request, timeout_s: float | None = None) -> AsyncGenerator[Event, None]:
+        """The answer's events; closing the generator stops the work, wherever it runs.
+
+        Raises Draining, Overloaded, Unavailable, or the engine's RequestError.
+        """
+        if self._admission.draining:
+            raise Draining
+        started = self._clock()
+        outcome, where = "failed", "local"
+        try:
+            with self._in_flight.request():
+                async with aclosing(self._answer(request, timeout_s)) as events:
+                    async for event in events:
+                        if isinstance(event, Route):
+                            where = "local" if event.node == self._node_id else "forwarded"
+                        elif isinstance(event, Chunk) and event.first_index == 0:
+                            self._metrics.ttft.observe(self._clock() - started)
+                        elif isinstance(event, Done):
+                            outcome = "ok"
+                            self._count(event)
+                        yield event
+        except GeneratorExit:
+            outcome = "cancelled" if outcome == "failed" else outcome
+            raise
+        except Overloaded:
+            outcome = "overloaded"
+            raise
+        finally:
+            self._metrics.requests.labels(outcome, where).inc()
+
+    async def _answer(self, request: Request, timeout_s: float | None) -> AsyncGenerator[Event, None]:
+        answer = _Answer(request, self._tokenizer.incremental_decoder(), StopStrings(request.stop))
+        deadline = None if timeout_s is None else self._clock() + timeout_s
+        avoid: dict[NodeId, str] = {}
+        engine_deaths = 0
+        route: Route | None = None
+        while True:
+            remaining = answer.remaining()
+            if route and remaining.sampling.max_tokens == 0:
+                yield Done(FinishReason.LENGTH, answer.usage(), route)  # only the last word was lost
+                return
+            hashes = self._router.hashes(request.namespace, remaining.token_ids)
+            decision = self._decide(remaining, hashes, avoid)
+            self._on_decision(request, decision)
+            route = Route(request.id, self._node_id, decision.target, decision, decision.chosen.cached_tokens)
+            yield route
+            resumed_at = len(answer.token_ids)
+            try:
+                async with aclosing(self._run(remaining, hashes, decision, resumed_at, deadline)) as outputs:
+                    async for output in outputs:
+                        if chunk := answer.accept(output, resumed_at):
+                            yield chunk
+                        reason = FinishReason.STOP if answer.stops.found else output.finish_reason
+                        if reason is not None:
+                            if text := answer.tail():
+                                yield Chunk(text, (), len(answer.token_ids))
+                            yield Done(reason, answer.usage(), route)
+                            return
+                raise PeerFailed("the answer ended without a reason")
+            except (PeerBusy, PeerFailed) as error:
+                avoid[decision.target] = str(error)
+            except EngineDied as error:
+                engine_deaths += 1
+                avoid[self._node_id] = "engine restarting"
+                if engine_deaths >= MAX_ENGINE_DEATHS:
+                    raise Unavailable(str(error)) from error
+
+    def _decide(self, request: Request, hashes: list[BlockHash], avoid: dict[NodeId, str]) -> Decision:
+        """The next place to try; raises Overloaded when that is a full queue here."""
+        refused = sum(node_id != self._node_id for node_id in avoid)
+        policy = "local" if refused >= MAX_PEERS else request.policy
+        stats = self._engine.stats
+        own = self._admission.accepts_clients(stats)
+        if not own:
+            avoid = {self._node_id: "this node's queue is full", **avoid}
+        decision = self._router.decide(request.token_ids, hashes, self._clock(), policy=policy, avoid=avoid)
+        if decision.target == self._node_id and not own:
+            raise Overloaded(self._admission.retry_after_s(stats))
+        return decision
+
+    async def _run(
+        self,
+        request: Request,
+        hashes: list[BlockHash],
+        decision: Decision,
+        resumed_at: int,
+        deadline: float | None,
+    ) -> AsyncGenerator[TokenOutput, None]:
+        if decision.target == self._node_id:
+            outputs = self._engine.submit(
+                GenerationRequest(request.id, request.token_ids, request.namespace, request.sampling)
+            )
+            async with aclosing(outputs):
+                async for output in outputs:
+                    yield output
+            return
+        reservation = self._router.sent(decision)
+        self._on_forwarded(decision.target, hashes)
+        try:
+            async with aclosing(
+                self._forward(request, decision, resumed_at, deadline, reservation)
+            ) as outputs:
+                async for output in outputs:
+                    yield output
+        finally:
+            reservation.release()
+            self._router.quarantine.abandoned(decision.target)
+
+    async def _forward(
+        self,
+        request: Request,
+        decision: Decision,
+        resumed_at: int,
+        deadline: float | None,
+        reservation: Reservation,
+    ) -> AsyncGenerator[TokenOutput, None]:
+        target = decision.target
+        estimate = decision.chosen.total_s
+        stream = self._forwarder.stream(
+            target,
+            request,
+            delivered=resumed_at,
+            predicted_cached_tokens=decision.chosen.cached_tokens,
+            first_token_s=max(SHORTEST_FIRST_TOKEN_SECONDS, estimate * FIRST_TOKEN_FACTOR),
+            timeout_s=None if deadline is None else max(deadline - self._clock(), 0.001),
+        )
+        try:
+            async with aclosing(stream):
+                async for event in stream:
+                    if isinstance(event, Accepted):
+                        reservation.release()
+                    else:
+                        self._router.quarantine.succeeded(target)
+                        yield event
+        except PeerBusy as busy:
+            self._router.busy(target, self._clock(), busy.retry_after_s)
+            raise
+        except PeerFailed:
+            self._router.quarantine.failed(target, self._clock())
+            raise
+
+    def _count(self, done: Done) -> None:
+        usage = done.usage
+        self._metrics.prompt_tokens.labels("cached").inc(usage.cached_tokens)
+        self._metrics.prompt_tokens.labels("computed").inc(usage.prompt_tokens - usage.cached_tokens)
+        self._metrics.predicted_cached_tokens.inc(done.route.predicted_cached_tokens)

@@ -1,0 +1,63 @@
+"""One generation as the pipeline sees it: what is asked, and the events of its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.block_hash import Namespace
+from engine.interface import FinishReason, SamplingParams
+from overlay.core.routing import Decision
+from overlay.core.types import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A validated request: exact token ids, complete sampling, the caller's namespace."""
+
+    id: str
+    token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    namespace: Namespace
+    stop: tuple[str, ...] = ()
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Which node answers, and why; a request that moves gets a new one."""
+
+    request_id: str
+    entry_node: NodeId
+    node: NodeId
+    decision: Decision
+    predicted_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Text and tokens that are new since the last chunk; text may lag behind tokens."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    first_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a finished request used, in tokens; `cached_tokens` were found in the answering node's cache."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of an answer."""
+
+    reason: FinishReason
+    usage: Usage
+    route: Route
+
+
+Event = Route | Chunk | Done
