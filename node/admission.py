@@ -1,4 +1,4 @@
-"""How much work this node lets queue up: what it tells peers BUSY at, and what it refuses its own clients at."""
+"""How much work this node lets queue up before it tells peers BUSY, and before it refuses its own clients."""
 
 from __future__ import annotations
 

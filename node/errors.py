@@ -3,12 +3,12 @@
 NodeError
 ├── StartupError            the node can't start; printed as one line, exit status 2
 └── RequestError            one request can't be served
-    ├── InvalidRequest      the request is wrong, and says how to mend it
-    ├── UnknownModel        no such model here
-    ├── Overloaded          every queue is full: try again after `retry_after_s`
-    ├── Draining            this node takes no new work
-    ├── DeadlineExceeded    the caller's time is over
-    └── Unavailable         the engine is gone and no peer could take over
+    ├── InvalidRequestError      the request is wrong, and says how to mend it
+    ├── UnknownModelError        no such model here
+    ├── OverloadedError          every queue is full: try again after `retry_after_s`
+    ├── DrainingError            this node takes no new work
+    ├── DeadlineExceededError    the caller's time is over
+    └── UnavailableError         the engine is gone and no peer could take over
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RequestError(NodeError):
     http_type = "internal_error"
 
 
-class InvalidRequest(RequestError):
+class InvalidRequestError(RequestError):
     """The request itself is wrong; `parameter` names the field, if one is to blame."""
 
     grpc_status = grpc.StatusCode.INVALID_ARGUMENT
@@ -44,7 +44,7 @@ class InvalidRequest(RequestError):
         self.parameter = parameter
 
 
-class UnknownModel(RequestError):
+class UnknownModelError(RequestError):
     """This mesh node serves another model."""
 
     grpc_status = grpc.StatusCode.NOT_FOUND
@@ -55,7 +55,7 @@ class UnknownModel(RequestError):
         super().__init__(f"model {asked!r} is not served here; this node serves {served!r}")
 
 
-class Overloaded(RequestError):
+class OverloadedError(RequestError):
     """No queue has room, here or at a peer."""
 
     grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -67,7 +67,7 @@ class Overloaded(RequestError):
         self.retry_after_s = retry_after_s
 
 
-class Draining(RequestError):
+class DrainingError(RequestError):
     """This node is about to stop."""
 
     grpc_status = grpc.StatusCode.UNAVAILABLE
@@ -78,7 +78,7 @@ class Draining(RequestError):
         super().__init__("this node is draining and takes no new work; send the request to another node")
 
 
-class DeadlineExceeded(RequestError):
+class DeadlineExceededError(RequestError):
     """The caller's deadline passed first."""
 
     grpc_status = grpc.StatusCode.DEADLINE_EXCEEDED
@@ -89,7 +89,7 @@ class DeadlineExceeded(RequestError):
         super().__init__("the deadline passed before the answer was complete")
 
 
-class Unavailable(RequestError):
+class UnavailableError(RequestError):
     """Nothing could run the request."""
 
     grpc_status = grpc.StatusCode.UNAVAILABLE

@@ -24,11 +24,11 @@ TOKEN_GAP_SECONDS = 10.0
 """A peer that is silent this long in the middle of an answer is given up."""
 
 
-class PeerFailed(Exception):
+class PeerFailedError(Exception):
     """The peer did not answer, or stopped in the middle."""
 
 
-class PeerBusy(Exception):
+class PeerBusyError(Exception):
     """The peer won't take the request now."""
 
     def __init__(self, retry_after_s: float) -> None:
@@ -67,7 +67,7 @@ class Forwarder:
         first_token_s: float,
         timeout_s: float | None,
     ) -> AsyncGenerator[Accepted | TokenOutput, None]:
-        """The peer's answer; raises PeerBusy or PeerFailed. Closing it cancels the call on the peer."""
+        """The peer's answer; raises PeerBusyError or PeerFailedError. Closing it cancels the call on the peer."""
         message = overlay_pb2.ForwardRequest(
             request_id=request.id,
             entry_node=node_id_bytes(self._plane.node_id),
@@ -81,15 +81,15 @@ class Forwarder:
         try:
             stub = overlay_pb2_grpc.OverlayStub(self._plane.channel(node_id))
         except PeerUnreachable as error:
-            raise PeerFailed(str(error)) from error
+            raise PeerFailedError(str(error)) from error
         call = stub.Forward(message, timeout=timeout_s)
         patience = first_token_s
         try:
             while True:
                 async with asyncio.timeout(patience):
-                    response = await call.read()
-                if response is grpc.aio.EOF:
-                    raise PeerFailed(f"{short_id(node_id)} ended the answer without finishing it")
+                    response: overlay_pb2.ForwardResponse | object = await call.read()
+                if not isinstance(response, overlay_pb2.ForwardResponse):
+                    raise PeerFailedError(f"{short_id(node_id)} ended the answer without finishing it")
                 kind = response.WhichOneof("event")
                 if kind == "accepted":
                     self._observe(node_id, response.accepted.load)
@@ -102,7 +102,7 @@ class Forwarder:
                     yield wire.finished_from_pb(request.id, response.finished)
                     return
         except TimeoutError:
-            raise PeerFailed(f"{short_id(node_id)} was silent for {patience:.1f} s") from None
+            raise PeerFailedError(f"{short_id(node_id)} was silent for {patience:.1f} s") from None
         except grpc.aio.AioRpcError as error:
             raise self._failure(node_id, error) from None
         finally:
@@ -117,5 +117,5 @@ class Forwarder:
                 if key == BUSY_TRAILER and isinstance(value, bytes):
                     busy = overlay_pb2.Busy.FromString(value)
                     self._observe(node_id, busy.load)
-                    return PeerBusy(busy.retry_after_ms / 1000)
-        return PeerFailed(f"{short_id(node_id)}: {error.code().name}: {error.details()}")
+                    return PeerBusyError(busy.retry_after_ms / 1000)
+        return PeerFailedError(f"{short_id(node_id)}: {error.code().name}: {error.details()}")

@@ -9,7 +9,7 @@ from typing import NoReturn, TypeVar
 import grpc.aio
 
 from engine import errors as engine_errors
-from node.errors import InvalidRequest, Overloaded, RequestError, Unavailable
+from node.errors import InvalidRequestError, OverloadedError, RequestError, UnavailableError
 
 RETRY_AFTER_TRAILER = "retry-after-ms"
 
@@ -23,9 +23,9 @@ def engine_errors_as_request_errors() -> Iterator[None]:
     try:
         yield
     except engine_errors.RequestError as error:
-        raise InvalidRequest(str(error)) from error
+        raise InvalidRequestError(str(error)) from error
     except engine_errors.EngineError as error:
-        raise Unavailable(str(error)) from error
+        raise UnavailableError(str(error)) from error
 
 
 @asynccontextmanager
@@ -40,6 +40,6 @@ async def grpc_statuses(context: grpc.aio.ServicerContext[Req, Resp]) -> AsyncIt
 
 async def abort(context: grpc.aio.ServicerContext[Req, Resp], error: RequestError) -> NoReturn:
     trailers: tuple[tuple[str, str], ...] = ()
-    if isinstance(error, Overloaded):
+    if isinstance(error, OverloadedError):
         trailers = ((RETRY_AFTER_TRAILER, str(round(error.retry_after_s * 1000))),)
     await context.abort(error.grpc_status, str(error), trailers)

@@ -11,7 +11,7 @@ import grpc.aio
 from engine.interface import EngineClient, GenerationRequest
 from node import wire
 from node.admission import Admission
-from node.errors import InvalidRequest
+from node.errors import InvalidRequestError
 from node.forwarding import BUSY_TRAILER, MAX_HOPS
 from node.grpc_errors import grpc_statuses
 from node.in_flight import InFlight
@@ -74,11 +74,11 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
     def _generation(self, request: overlay_pb2.ForwardRequest) -> GenerationRequest:
         namespace = wire.namespace_from_pb(request.namespace)
         if request.hops != MAX_HOPS:
-            raise InvalidRequest(f"a forwarded request has made {MAX_HOPS} hop, not {request.hops}")
+            raise InvalidRequestError(f"a forwarded request has made {MAX_HOPS} hop, not {request.hops}")
         if not 0 < len(request.request_id) <= MAX_REQUEST_ID_CHARACTERS:
-            raise InvalidRequest(f"request_id must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
+            raise InvalidRequestError(f"request_id must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
         if namespace.model != self._engine.info.namespace.model:
-            raise InvalidRequest("this node serves another model, or other weights under the same name")
+            raise InvalidRequestError("this node serves another model, or other weights under the same name")
         return GenerationRequest(
             request_id=f"{request.entry_node.hex()[:16]}-{request.request_id}",
             token_ids=tuple(request.prompt.ids),

@@ -16,8 +16,8 @@ from engine.errors import EngineDied
 from engine.interface import EngineClient, FinishReason, GenerationRequest, TokenOutput
 from engine.tokenizer import IncrementalDecoder, Tokenizer
 from node.admission import Admission
-from node.errors import Draining, Overloaded, Unavailable
-from node.forwarding import Accepted, Forwarder, PeerBusy, PeerFailed
+from node.errors import DrainingError, OverloadedError, UnavailableError
+from node.forwarding import Accepted, Forwarder, PeerBusyError, PeerFailedError
 from node.in_flight import InFlight
 from node.metrics import Metrics
 from node.request import Chunk, Done, Event, Request, Route, Usage
@@ -108,10 +108,10 @@ class Pipeline:
     async def generate(self, request: Request, timeout_s: float | None = None) -> AsyncGenerator[Event, None]:
         """The answer's events; closing the generator stops the work, wherever it runs.
 
-        Raises Draining, Overloaded, Unavailable, or the engine's RequestError.
+        Raises DrainingError, OverloadedError, UnavailableError, or the engine's RequestError.
         """
         if self._admission.draining:
-            raise Draining
+            raise DrainingError
         started = self._clock()
         outcome, where = "failed", "local"
         try:
@@ -129,14 +129,14 @@ class Pipeline:
         except GeneratorExit:
             outcome = "cancelled" if outcome == "failed" else outcome
             raise
-        except Overloaded:
+        except OverloadedError:
             outcome = "overloaded"
             raise
         finally:
             self._metrics.requests.labels(outcome, where).inc()
 
     async def _answer(self, request: Request, timeout_s: float | None) -> AsyncGenerator[Event, None]:
-        answer = _Answer(request, self._tokenizer.incremental_decoder(), StopStrings(request.stop))
+        answer = _Answer(request, IncrementalDecoder(self._tokenizer), StopStrings(request.stop))
         deadline = None if timeout_s is None else self._clock() + timeout_s
         avoid: dict[NodeId, str] = {}
         engine_deaths = 0
@@ -163,17 +163,17 @@ class Pipeline:
                                 yield Chunk(text, (), len(answer.token_ids))
                             yield Done(reason, answer.usage(), route)
                             return
-                raise PeerFailed("the answer ended without a reason")
-            except (PeerBusy, PeerFailed) as error:
+                raise PeerFailedError("the answer ended without a reason")
+            except (PeerBusyError, PeerFailedError) as error:
                 avoid[decision.target] = str(error)
             except EngineDied as error:
                 engine_deaths += 1
                 avoid[self._node_id] = "engine restarting"
                 if engine_deaths >= MAX_ENGINE_DEATHS:
-                    raise Unavailable(str(error)) from error
+                    raise UnavailableError(str(error)) from error
 
     def _decide(self, request: Request, hashes: list[BlockHash], avoid: dict[NodeId, str]) -> Decision:
-        """The next place to try; raises Overloaded when that is a full queue here."""
+        """The next place to try; raises OverloadedError when that is a full queue here."""
         refused = sum(node_id != self._node_id for node_id in avoid)
         policy = "local" if refused >= MAX_PEERS else request.policy
         stats = self._engine.stats
@@ -182,7 +182,7 @@ class Pipeline:
             avoid = {self._node_id: "this node's queue is full", **avoid}
         decision = self._router.decide(request.token_ids, hashes, self._clock(), policy=policy, avoid=avoid)
         if decision.target == self._node_id and not own:
-            raise Overloaded(self._admission.retry_after_s(stats))
+            raise OverloadedError(self._admission.retry_after_s(stats))
         return decision
 
     async def _run(
@@ -239,10 +239,10 @@ class Pipeline:
                     else:
                         self._router.quarantine.succeeded(target)
                         yield event
-        except PeerBusy as busy:
+        except PeerBusyError as busy:
             self._router.busy(target, self._clock(), busy.retry_after_s)
             raise
-        except PeerFailed:
+        except PeerFailedError:
             self._router.quarantine.failed(target, self._clock())
             raise
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from engine.interface import EngineInfo, SamplingParams
 from engine.tokenizer import Tokenizer
-from node.errors import InvalidRequest, UnknownModel
+from node.errors import InvalidRequestError, UnknownModelError
 from node.request import Request
 from overlay.core.routing import POLICIES
 
@@ -54,16 +54,16 @@ class RequestBuilder:
         policy: str = "",
         salt: bytes = b"",
     ) -> Request:
-        """Raises InvalidRequest or UnknownModel."""
+        """Raises InvalidRequestError or UnknownModelError."""
         self.check_model(model)
         if policy and policy not in POLICIES:
-            raise InvalidRequest(
+            raise InvalidRequestError(
                 f"unknown routing policy {policy!r}; choose one of {', '.join(POLICIES)}", "policy"
             )
         token_ids = self.tokenize(prompt)
         context = self._info.context_tokens
         if len(token_ids) >= context:
-            raise InvalidRequest(
+            raise InvalidRequestError(
                 f"the prompt has {len(token_ids)} tokens and the model's context {context}; "
                 "shorten the prompt so that an answer fits too",
                 "prompt",
@@ -79,12 +79,12 @@ class RequestBuilder:
         )
 
     def check_model(self, model: str) -> None:
-        """Raises UnknownModel unless `model` is empty or the served one."""
+        """Raises UnknownModelError unless `model` is empty or the served one."""
         if model and model != self._info.model_name:
-            raise UnknownModel(model, self._info.model_name)
+            raise UnknownModelError(model, self._info.model_name)
 
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
-        """The exact ids of a prompt; raises InvalidRequest for an empty or malformed one."""
+        """The exact ids of a prompt; raises InvalidRequestError for an empty or malformed one."""
         if isinstance(prompt, str):
             token_ids = self._text(prompt)
         elif prompt and isinstance(prompt[0], Mapping):
@@ -92,7 +92,7 @@ class RequestBuilder:
         else:
             token_ids = self._ids([item for item in prompt if isinstance(item, int)])
         if not token_ids:
-            raise InvalidRequest("the prompt is empty; send at least one token of text", "prompt")
+            raise InvalidRequestError("the prompt is empty; send at least one token of text", "prompt")
         return tuple(token_ids)
 
     def _text(self, text: str) -> Sequence[int]:
@@ -102,11 +102,13 @@ class RequestBuilder:
     def _chat(self, messages: Sequence[Mapping[str, str]]) -> Sequence[int]:
         for message in messages:
             if message.get("role") not in ROLES:
-                raise InvalidRequest(
+                raise InvalidRequestError(
                     f"unknown chat role {message.get('role')!r}; use one of {', '.join(ROLES)}", "messages"
                 )
         if not any(message["content"] for message in messages):
-            raise InvalidRequest("the chat has no text; send at least one message with content", "messages")
+            raise InvalidRequestError(
+                "the chat has no text; send at least one message with content", "messages"
+            )
         self._bound(sum(len(message["content"]) for message in messages))
         return self._tokenizer.encode_chat(messages)
 
@@ -114,7 +116,7 @@ class RequestBuilder:
         vocabulary = self._info.vocabulary_size
         for token_id in token_ids:
             if not 0 <= token_id < vocabulary:
-                raise InvalidRequest(
+                raise InvalidRequestError(
                     f"token id {token_id} is outside the vocabulary of {vocabulary}", "prompt"
                 )
         return token_ids
@@ -122,7 +124,7 @@ class RequestBuilder:
     def _bound(self, characters: int) -> None:
         limit = self._info.context_tokens * MAX_PROMPT_CHARACTERS_PER_TOKEN
         if characters > limit:
-            raise InvalidRequest(
+            raise InvalidRequestError(
                 f"the prompt has {characters} characters and can't fit the model's context of "
                 f"{self._info.context_tokens} tokens; shorten it",
                 "prompt",
@@ -134,19 +136,19 @@ class RequestBuilder:
         top_p = 1.0 if options.top_p is None else options.top_p
         top_k = options.top_k or 0
         if max_tokens < 1:
-            raise InvalidRequest("max_tokens must be at least 1", "max_tokens")
+            raise InvalidRequestError("max_tokens must be at least 1", "max_tokens")
         if not (math.isfinite(temperature) and 0 <= temperature <= 100):
-            raise InvalidRequest("temperature must be between 0 and 100; 0 is greedy", "temperature")
+            raise InvalidRequestError("temperature must be between 0 and 100; 0 is greedy", "temperature")
         if not (math.isfinite(top_p) and 0 < top_p <= 1):
-            raise InvalidRequest("top_p must be above 0 and at most 1", "top_p")
+            raise InvalidRequestError("top_p must be above 0 and at most 1", "top_p")
         if top_k < 0:
-            raise InvalidRequest("top_k must be 0 (all) or positive", "top_k")
+            raise InvalidRequestError("top_k must be 0 (all) or positive", "top_k")
         if len(options.stop) > MAX_STOP_STRINGS:
-            raise InvalidRequest(f"at most {MAX_STOP_STRINGS} stop strings are allowed", "stop")
+            raise InvalidRequestError(f"at most {MAX_STOP_STRINGS} stop strings are allowed", "stop")
         if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in options.stop):
-            raise InvalidRequest(f"a stop string has 1 to {MAX_STOP_CHARACTERS} characters", "stop")
+            raise InvalidRequestError(f"a stop string has 1 to {MAX_STOP_CHARACTERS} characters", "stop")
         if options.seed is not None and not 0 <= options.seed < 1 << 64:
-            raise InvalidRequest("seed must fit 64 bits unsigned", "seed")
+            raise InvalidRequestError("seed must fit 64 bits unsigned", "seed")
         return SamplingParams(
             max_tokens=min(max_tokens, room),
             temperature=temperature,

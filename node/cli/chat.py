@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -86,10 +87,8 @@ class Conversation:
 
 def _read_line() -> str | None:
     """The next line typed, empty after Ctrl-C, None at the end of input."""
-    try:
+    with contextlib.suppress(ImportError):
         import readline  # noqa: F401  gives input() editing and history, where there is one
-    except ImportError:
-        pass
     try:
         return input("> " if sys.stdin.isatty() else "").strip()
     except KeyboardInterrupt:

@@ -15,10 +15,10 @@ from starlette.exceptions import HTTPException
 
 from engine.interface import EngineInfo
 from node.admission import Admission
-from node.errors import InvalidRequest, Overloaded, RequestError
+from node.errors import InvalidRequestError, OverloadedError, RequestError
 from node.grpc_errors import engine_errors_as_request_errors
 from node.http.body_limit import BodyLimit
-from node.http.disconnect import ClientGone, until_disconnect
+from node.http.disconnect import ClientGoneError, until_disconnect
 from node.http.openai import AnswerFormat, error_object, route_headers
 from node.http.schema import ChatBody, CompletionBody, GenerationBody
 from node.metrics import Metrics
@@ -84,7 +84,7 @@ class _Door:
             if body.stream:
                 return await until_disconnect(http, self._streamed(request, style))
             return await until_disconnect(http, self._whole(request, style))
-        except ClientGone:
+        except ClientGoneError:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def _streamed(self, request: Request, style: AnswerFormat) -> Response:
@@ -133,7 +133,7 @@ def _handle_errors(application: FastAPI) -> None:
     @application.exception_handler(RequestError)
     async def refused(http: HttpRequest, error: RequestError) -> JSONResponse:
         headers = {}
-        if isinstance(error, Overloaded):
+        if isinstance(error, OverloadedError):
             headers["retry-after"] = str(max(round(error.retry_after_s), 1))
         return JSONResponse(error_object(error), status_code=error.http_status, headers=headers)
 
@@ -143,13 +143,13 @@ def _handle_errors(application: FastAPI) -> None:
 
     @application.exception_handler(HTTPException)
     async def unrouted(http: HttpRequest, error: HTTPException) -> JSONResponse:
-        failure = InvalidRequest(f"{http.method} {http.url.path}: {error.detail}")
+        failure = InvalidRequestError(f"{http.method} {http.url.path}: {error.detail}")
         return JSONResponse(error_object(failure), status_code=error.status_code)
 
 
-def _invalid(error: RequestValidationError) -> InvalidRequest:
+def _invalid(error: RequestValidationError) -> InvalidRequestError:
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"] if part != "body")
     if first["type"] == "extra_forbidden":
-        return InvalidRequest(f"{field} is not supported by this node; leave it out", field)
-    return InvalidRequest(f"{field}: {first['msg']}" if field else first["msg"], field or None)
+        return InvalidRequestError(f"{field} is not supported by this node; leave it out", field)
+    return InvalidRequestError(f"{field}: {first['msg']}" if field else first["msg"], field or None)

