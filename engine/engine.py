@@ -141,6 +141,10 @@ class Engine:
         self._cost.observe(sum(work.count for work in works), decoding, time.perf_counter() - started)
         return outputs
 
+    def flush(self) -> None:
+        """Forgets every cached block that no running request holds."""
+        self._prefix_cache.flush()
+
     def take_events(self) -> BlockEvents:
         """Blocks stored and removed since the last call."""
         return self._prefix_cache.take_events()

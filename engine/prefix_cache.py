@@ -145,6 +145,11 @@ class PrefixCache:
         self._record(node.block_hash, self._stored, self._removed)
         return node
 
+    def flush(self) -> None:
+        """Evicts everything that no sequence references."""
+        while self._idle:
+            self._evict()
+
     def take_events(self) -> BlockEvents:
         """The net changes since the last call."""
         events = BlockEvents(stored=tuple(self._stored), removed=tuple(self._removed))
