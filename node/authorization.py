@@ -83,6 +83,7 @@ class Authorization(grpc.aio.ServerInterceptor):
                 handler.request_deserializer,
                 handler.response_serializer,
             )
+        assert handler.stream_stream is not None  # the fourth and last kind
         return grpc.stream_stream_rpc_method_handler(
             self._guard_stream(handler.stream_stream, method),
             handler.request_deserializer,

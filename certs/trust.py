@@ -1,0 +1,144 @@
+"""Whom a node believes: trust anchors, each with the roles it may speak for, and a denylist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from certs.errors import CertificateRefused, CertificateRevoked, PkiError
+from certs.identity import Identity, claimed_identity
+from certs.roles import Role
+
+MAX_CERTIFICATE_BYTES = 32 * 1024
+MAX_DENYLIST_BYTES = 4 * 1024 * 1024
+_REMEMBERED_CERTIFICATES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """An authority, the roles it may speak for, and the mesh it speaks of (None: any)."""
+
+    certificate: x509.Certificate
+    roles: frozenset[Role]
+    mesh_id: str | None = None
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+
+class Trust:
+    """A fixed set of anchors; knows a verified certificate again without verifying it again."""
+
+    def __init__(self, anchors: Iterable[Anchor]) -> None:
+        self.anchors = tuple(anchors)
+        self._identify = lru_cache(_REMEMBERED_CERTIFICATES)(self._verify)
+
+    def pem(self, role: Role | None = None) -> bytes:
+        """The anchors that may speak for `role`, or all of them."""
+        return b"".join(anchor.pem for anchor in self.anchors if role is None or role in anchor.roles)
+
+    def identify(self, certificate: bytes, now: datetime) -> Identity:
+        """Who holds a PEM or DER leaf certificate; raises CertificateRefused."""
+        identity = self._identify(certificate)
+        if now > identity.not_after:
+            raise CertificateRefused(f"the certificate of {identity} expired at {identity.not_after:%F %T}Z")
+        if now < identity.not_before:
+            raise CertificateRefused(
+                f"the certificate of {identity} is not valid before {identity.not_before:%F %T}Z; "
+                "check the clocks of both machines"
+            )
+        return identity
+
+    def _verify(self, encoded: bytes) -> Identity:
+        certificate = load_certificate(encoded)
+        identity = claimed_identity(certificate)
+        for anchor in self.anchors:
+            if identity.role not in anchor.roles or anchor.mesh_id not in (None, identity.mesh_id):
+                continue
+            try:
+                certificate.verify_directly_issued_by(anchor.certificate)
+            except (ValueError, TypeError, InvalidSignature):
+                continue
+            return identity
+        raise CertificateRefused(
+            f"no trusted {identity.role.value} authority issued the certificate of {identity}"
+        )
+
+
+class Denylist:
+    """Ids, names and serial numbers that are refused whatever their certificate says.
+
+    One entry a line: a node id or a client's or operator's name, or `serial:<hex>`; `#` starts a
+    comment. Read again whenever the file changes; a missing file denies nobody.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._signature: tuple[int, int, int] | None = None
+        self._entries: frozenset[str] = frozenset()
+
+    def check(self, identity: Identity) -> None:
+        """Raises CertificateRevoked, or PkiError for a file that can't be read."""
+        self._reload()
+        if identity.name in self._entries or f"serial:{identity.serial_number:x}" in self._entries:
+            raise CertificateRevoked(
+                f"{identity} is on the denylist; have the mesh's operator issue another certificate"
+            )
+
+    def _reload(self) -> None:
+        if self._path is None:
+            return
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            self._signature, self._entries = None, frozenset()
+            return
+        signature = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if signature != self._signature:
+            self._entries = parse_denylist(self._path)
+            self._signature = signature
+
+
+def parse_denylist(path: Path) -> frozenset[str]:
+    """Raises PkiError."""
+    try:
+        if path.stat().st_size > MAX_DENYLIST_BYTES:
+            raise PkiError(f"{path} is over {MAX_DENYLIST_BYTES} bytes; replace the authority instead")
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PkiError(f"can't read the denylist {path}: {error}") from error
+    lines = (line.partition("#")[0].strip().lower() for line in text.splitlines())
+    return frozenset(_normal_entry(line, path) for line in lines if line)
+
+
+def _normal_entry(line: str, path: Path) -> str:
+    if not line.startswith("serial:"):
+        return line
+    try:
+        return f"serial:{int(line.removeprefix('serial:').replace(':', ''), 16):x}"
+    except ValueError as error:
+        raise PkiError(f"{path}: {line!r} is not serial:<hex>") from error
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def load_certificate(encoded: bytes) -> x509.Certificate:
+    """Reads PEM or DER; raises CertificateRefused."""
+    if len(encoded) > MAX_CERTIFICATE_BYTES:
+        raise CertificateRefused(f"the certificate is over {MAX_CERTIFICATE_BYTES} bytes")
+    try:
+        if encoded.lstrip().startswith(b"-----BEGIN"):
+            return x509.load_pem_x509_certificate(encoded)
+        return x509.load_der_x509_certificate(encoded)
+    except ValueError as error:
+        raise CertificateRefused(f"the certificate can't be read: {error}") from error
