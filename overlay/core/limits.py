@@ -53,8 +53,8 @@ MAX_MEMBERS = 4_096
 MAX_LINKS = 320
 """Streams at once, those being settled included: 165 KiB each in gRPC."""
 
-MAX_LINKS_PER_PEER = 2
-"""Both sides may dial at the same time; anything past that is a flood."""
+MAX_LINKS_PER_PEER = 4
+"""Both sides may dial at the same time, before and after a restart; the oldest of more are closed."""
 
 MAX_CACHED_PEERS = 256
 """Addresses kept on disk for a restart with no seed up."""

@@ -38,6 +38,13 @@ class Timing:
     lag_s: float = 0.25
     """An event loop later than this raises local health: the silence may be our own."""
 
+    gossip_s: float = 0.2
+    """Membership news goes on to a few peers this often, while there is any: log N times this and
+    everyone knows."""
+
+    gossip_fanout: int = 3
+    """Peers told each time. More is faster and costs bytes in proportion."""
+
     flush_s: float = 0.2
     """Local block changes are gathered this long, then sent as one delta. Longer packs more hashes
     per frame, shorter makes hearsay fresher."""
@@ -65,6 +72,10 @@ class Timing:
 
     hello_s: float = 5.0
     """A stream whose Hello hasn't come by then is closed."""
+
+    ban_s: float = 60.0
+    """A peer that broke the protocol is refused this long. Longer protects more, and punishes a
+    peer with a passing defect more."""
 
     forget_s: float = 900.0
     """A dead or departed peer is remembered, and the dead one redialled, this long."""

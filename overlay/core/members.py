@@ -1,0 +1,142 @@
+"""Who is in the mesh, as this node sees it, and the news that spreads it.
+
+Precedence of news is SWIM's (Das et al., DSN 2002, section 4.2): a higher incarnation wins; at the same
+incarnation suspect beats alive, and dead or left beat both.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from overlay.core.limits import MAX_ADDRESSES_PER_NODE, MAX_EPOCH, MAX_MEMBERS
+from overlay.core.messages import Hello, Member, MemberState
+from overlay.core.types import Address, NodeId
+from overlay.core.views import PeerState
+
+_RANK = {
+    PeerState.CANDIDATE: 0,
+    PeerState.ALIVE: 0,
+    PeerState.SUSPECT: 1,
+    PeerState.DEAD: 2,
+    PeerState.LEFT: 2,
+}
+_STATE = {
+    MemberState.ALIVE: PeerState.ALIVE,
+    MemberState.SUSPECT: PeerState.SUSPECT,
+    MemberState.DEAD: PeerState.DEAD,
+    MemberState.LEFT: PeerState.LEFT,
+}
+_WIRE = {state: wire for wire, state in _STATE.items()}
+
+
+@dataclass(slots=True, eq=False)
+class PeerRecord:
+    """One peer. `hello` is the last one authenticated; without it the peer is a candidate."""
+
+    node_id: NodeId
+    state: PeerState
+    incarnation: int
+    changed_at: float
+    addresses: tuple[Address, ...] = ()
+    hello: Hello | None = None
+    suspected_by: NodeId | None = None
+
+    @property
+    def present(self) -> bool:
+        """Whether the peer counts as a member: authenticated once, and not gone."""
+        return self.state in (PeerState.ALIVE, PeerState.SUSPECT)
+
+    @property
+    def gone(self) -> bool:
+        return self.state in (PeerState.DEAD, PeerState.LEFT)
+
+    def news(self) -> Member:
+        """What this node vouches for."""
+        state = _WIRE.get(self.state, MemberState.ALIVE)
+        return Member(self.node_id, state, self.incarnation, self.addresses, self.suspected_by)
+
+
+@dataclass(slots=True, eq=False)
+class MemberTable:
+    """Every peer known, at most MAX_MEMBERS; this node itself isn't among them."""
+
+    own_id: NodeId
+    _peers: dict[NodeId, PeerRecord] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def __iter__(self) -> Iterator[PeerRecord]:
+        return iter(tuple(self._peers.values()))
+
+    def get(self, node_id: NodeId) -> PeerRecord | None:
+        return self._peers.get(node_id)
+
+    def add(self, record: PeerRecord) -> bool:
+        """Adds a peer; False when the table is full of others that matter as much."""
+        if len(self._peers) >= MAX_MEMBERS:
+            spare = next((peer for peer in self._peers.values() if not peer.present), None)
+            if spare is None:
+                return False
+            del self._peers[spare.node_id]
+        self._peers[record.node_id] = record
+        return True
+
+    def forget(self, node_id: NodeId) -> None:
+        self._peers.pop(node_id, None)
+
+    def size(self) -> int:
+        """Members, this node included."""
+        return 1 + sum(peer.present for peer in self._peers.values())
+
+
+def supersedes(news: Member, peer: PeerRecord) -> bool:
+    """Whether second-hand news changes what is believed of a peer."""
+    if news.incarnation != peer.incarnation:
+        return news.incarnation > peer.incarnation
+    return _RANK[_STATE[news.state]] > _RANK[peer.state]
+
+
+def state_of(news: Member) -> PeerState:
+    return _STATE[news.state]
+
+
+def plausible(news: Member) -> bool:
+    """Whether news keeps the limits; the codec has checked its shape."""
+    return 0 <= news.incarnation < MAX_EPOCH and len(news.addresses) <= MAX_ADDRESSES_PER_NODE
+
+
+class NewsQueue:
+    """Membership news on its way, each piece passed on a few times, the freshest first."""
+
+    REPEATS = 3
+    """Times log2 of the mesh's size: enough for everyone with high probability (SWIM, section 4.1)."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._news: dict[NodeId, tuple[int, Member]] = {}
+
+    def __len__(self) -> int:
+        return len(self._news)
+
+    def put(self, news: Member) -> None:
+        """Adds a piece of news; it replaces what was said of the same node."""
+        self._news.pop(news.node_id, None)
+        self._news[news.node_id] = (0, news)
+
+    def drop(self, node_id: NodeId) -> None:
+        self._news.pop(node_id, None)
+
+    def take(self, limit: int, mesh_size: int, copies: int) -> tuple[Member, ...]:
+        """The news said least often so far, which are about to be sent to `copies` peers."""
+        most = self.REPEATS * math.ceil(math.log2(mesh_size + 1))
+        chosen = sorted(self._news.values(), key=lambda entry: entry[0])[:limit]
+        for sent, member in chosen:
+            if sent + copies >= most:
+                del self._news[member.node_id]
+            else:
+                self._news[member.node_id] = (sent + copies, member)
+        return tuple(member for _, member in chosen)

@@ -1,0 +1,164 @@
+"""One peer's advertised set, as held here."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+
+from overlay.core.digest import Digester, SetDigest, in_ranges
+from overlay.core.errors import ProtocolError
+from overlay.core.hashes import EMPTY, to_array
+from overlay.core.limits import MAX_HASHES_PER_ORIGIN
+from overlay.core.messages import Hashes, Head, Snapshot
+from overlay.core.prefix_index import PrefixIndex
+from overlay.core.types import Epoch, NodeId, Version
+
+
+class Replica:
+    """The set of `origin` at (epoch, version); what it holds is in the prefix index.
+
+    Invariant: at every (epoch, version) it is exactly the origin's set there. Epochs never fall, and
+    versions never fall within an epoch. Epoch 0 means that nothing is known yet.
+    """
+
+    __slots__ = (
+        "_digester",
+        "_index",
+        "_list",
+        "_staged",
+        "current_at",
+        "digest",
+        "epoch",
+        "head",
+        "origin",
+        "refetch",
+        "repairs",
+        "version",
+        "wanted_at",
+    )
+
+    def __init__(self, origin: NodeId, index: PrefixIndex, digester: Digester) -> None:
+        self.origin = origin
+        self.epoch = Epoch(0)
+        self.version = Version(0)
+        self.digest = SetDigest()
+        self.head: Head | None = None
+        self.current_at: float | None = None
+        self.wanted_at: float | None = None
+        self.refetch = False
+        self.repairs = 0
+        self._index = index
+        self._digester = digester
+        self._list = array("Q")
+        self._staged: Staging | None = None
+
+    @property
+    def staging(self) -> bool:
+        """Whether part of a snapshot has come in."""
+        return self._staged is not None
+
+    def behind(self, epoch: Epoch, version: Version) -> bool:
+        """Whether (epoch, version) is news."""
+        return (epoch, version) > (self.epoch, self.version)
+
+    def after(self, added: Hashes, removed: Hashes) -> SetDigest:
+        """The digest that `apply` would come to."""
+        gone = self._index.owned(self.origin, removed.tolist())
+        present = set(self._index.owned(self.origin, added.tolist()))
+        news = [block for block in added.tolist() if block not in present]
+        return self._digester.changed(self.digest, to_array(news), to_array(gone))
+
+    def apply(self, version: Version, added: Hashes, removed: Hashes) -> None:
+        """Moves on to `version` of the same epoch by its net changes."""
+        if self.digest.count + len(added) > MAX_HASHES_PER_ORIGIN:
+            raise ProtocolError(f"a set of more than {MAX_HASHES_PER_ORIGIN} blocks")
+        gone = self._index.remove(self.origin, removed.tolist())
+        news = self._index.add(self.origin, added.tolist())
+        self._list.extend(news)
+        self.digest = self._digester.changed(self.digest, to_array(news), to_array(gone))
+        self.version = version
+        self._compact()
+
+    def restart(self, epoch: Epoch) -> None:
+        """Begins a higher epoch, whose version 0 is the empty set."""
+        self._index.remove(self.origin, self._list)
+        del self._list[:]
+        self.epoch, self.version = epoch, Version(0)
+        self.digest = SetDigest()
+        self._staged = None
+        self.refetch = False
+        if self.head is not None and self.head.epoch < epoch:
+            self.head = None
+
+    def retire(self) -> None:
+        """Takes the blocks out of the index; the epoch is remembered, so that it can't come back."""
+        self._index.retire(self.origin, self._list)
+        del self._list[:]
+        self.version = Version(0)
+        self.digest = SetDigest()
+        self._staged = None
+        self.head = None
+        self.current_at = None
+        self.refetch = False
+
+    def stage(self, part: Snapshot) -> Hashes | None:
+        """Keeps one part of a snapshot; returns all of it when complete, without swapping it in."""
+        staged = self._staged
+        if staged is None or (part.epoch, part.version) > (staged.epoch, staged.version):
+            self._staged = staged = Staging(part.epoch, part.version, part.chunks)
+        if (part.epoch, part.version, part.chunks) != (staged.epoch, staged.version, staged.chunks):
+            return None
+        whole = staged.take(part)
+        if whole is not None:
+            self._staged = None
+        return whole
+
+    def swap(self, epoch: Epoch, version: Version, hashes: Hashes) -> None:
+        """Becomes the set `hashes`, whose elements are distinct, at (epoch, version)."""
+        old = set(self._index.owned(self.origin, self._list))
+        new = hashes.tolist()
+        self._index.remove(self.origin, old.difference(new))
+        self._index.add(self.origin, new)
+        self._list = array("Q", new)
+        self.epoch, self.version = epoch, version
+        self.digest = self._digester.digest(hashes)
+        self.refetch = False
+        if self._staged is not None and not self.behind(self._staged.epoch, self._staged.version):
+            self._staged = None
+
+    def replace_ranges(self, ranges: bytes, hashes: Hashes) -> None:
+        """Repairs: holds exactly `hashes` in `ranges`, and elsewhere what it held."""
+        mine = self.hashes()
+        kept = mine[~in_ranges(mine, ranges)]
+        self.swap(self.epoch, self.version, np.concatenate([kept, np.unique(hashes)]))
+
+    def hashes(self) -> Hashes:
+        """The whole set, sorted."""
+        return np.unique(to_array(self._index.owned(self.origin, self._list)))
+
+    def _compact(self) -> None:
+        """The list may hold blocks that are gone or twice; not for long."""
+        if len(self._list) > 2 * self.digest.count + 64:
+            self._list = array("Q", self.hashes().tolist())
+
+
+class Staging:
+    """The parts of one snapshot that have come in."""
+
+    __slots__ = ("_parts", "chunks", "epoch", "version")
+
+    def __init__(self, epoch: Epoch, version: Version, chunks: int) -> None:
+        self.epoch = epoch
+        self.version = version
+        self.chunks = chunks
+        self._parts: dict[int, Hashes] = {}
+
+    def take(self, part: Snapshot) -> Hashes | None:
+        """Adds one part; the whole set, distinct and sorted, once all are there."""
+        self._parts[part.chunk] = part.hashes
+        if len(self._parts) < self.chunks:
+            return None
+        whole: Iterable[Hashes] = self._parts.values()
+        return np.unique(np.concatenate([EMPTY, *whole]))
