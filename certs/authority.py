@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.errors import InsufficientToken
+from certs.errors import InsufficientTokenError
 from certs.identity import spiffe_uri
 from certs.roles import Role
 from certs.token import MeshToken
@@ -38,10 +38,10 @@ class Authority:
 
     @classmethod
     def from_token(cls, token: MeshToken, role: Role) -> Authority:
-        """Raises InsufficientToken where the token's holder can't even recognise the authority."""
+        """Raises InsufficientTokenError where the token's holder can't even recognise the authority."""
         try:
             private_key = token.authority_key(role)
-        except InsufficientToken:
+        except InsufficientTokenError:
             return cls(token.mesh_id, role, token.authority_public_key(role), None)
         return cls(token.mesh_id, role, private_key.public_key(), private_key)
 
@@ -60,9 +60,9 @@ class Authority:
     def issue(
         self, public_key: ec.EllipticCurvePublicKey, name: str, lifetime: timedelta, now: datetime
     ) -> x509.Certificate:
-        """A leaf for `name`; raises InsufficientToken where this authority can only be recognised."""
+        """A leaf for `name`; raises InsufficientTokenError where this authority can only be recognised."""
         if self.private_key is None:
-            raise InsufficientToken(
+            raise InsufficientTokenError(
                 f"this token can't issue {self.role.value} certificates; "
                 f"ask for the mesh's {self.role.value} token (see `rumormill token --help`)"
             )

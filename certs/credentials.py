@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from certs.errors import CertificateRefused
+from certs.errors import CertificateRefusedError
 from certs.identity import Identity, key_id
 from certs.node_key import private_pem
 from certs.roles import Role
@@ -70,10 +70,10 @@ class Credentials:
 
     @property
     def block_hash_key(self) -> bytes:
-        """The key of the mesh's block hashes; raises CertificateRefused for a client."""
+        """The key of the mesh's block hashes; raises CertificateRefusedError for a client."""
         key = self._source.current().block_hash_key
         if key is None:
-            raise CertificateRefused(f"{self.identity} has no block hash key: only nodes hash blocks")
+            raise CertificateRefusedError(f"{self.identity} has no block hash key: only nodes hash blocks")
         return key
 
     @property
@@ -126,7 +126,7 @@ class Credentials:
         return f"node.{self.mesh_id}"
 
     def identify(self, certificate: bytes) -> Identity:
-        """Who holds a leaf (PEM or DER), now; raises CertificateRefused or CertificateRevoked."""
+        """Who holds a leaf (PEM or DER), now; raises CertificateRefusedError or CertificateRevokedError."""
         identity = self._source.current().trust.identify(certificate, self._clock())
         self._source.denylist.check(identity)
         return identity
@@ -140,15 +140,15 @@ class Credentials:
         return _first_der(self._source.current().chains[0])
 
     def verify(self, certificate: bytes, signature: bytes, message: bytes) -> Identity:
-        """Who signed `message` with the key of leaf `certificate`; raises CertificateRefused."""
+        """Who signed `message` with the key of leaf `certificate`; raises CertificateRefusedError."""
         identity = self.identify(certificate)
         public_key = load_certificate(certificate).public_key()
         if not isinstance(public_key, ec.EllipticCurvePublicKey):
-            raise CertificateRefused(f"the key of {identity} is not of type P-256")
+            raise CertificateRefusedError(f"the key of {identity} is not of type P-256")
         try:
             public_key.verify(signature, message, ec.ECDSA(SHA256()))
         except InvalidSignature as error:
-            raise CertificateRefused(f"{identity} did not sign this") from error
+            raise CertificateRefusedError(f"{identity} did not sign this") from error
         return identity
 
 

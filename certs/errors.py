@@ -2,13 +2,13 @@
 
 CertsError
 ├── TokenError               a mesh token that can't be used
-│   ├── MalformedToken       not a token, or mistyped
-│   ├── WeakToken            under 128 bits
-│   └── InsufficientToken    a token of a lesser role than asked for
+│   ├── MalformedTokenError       not a token, or mistyped
+│   ├── WeakTokenError            under 128 bits
+│   └── InsufficientTokenError    a token of a lesser role than asked for
 ├── KeyFileError             a private key file that can't be read, written or trusted
 ├── PkiError                 a certificate folder that doesn't hold together
-└── CertificateRefused       a peer's certificate doesn't say who it is, or isn't trusted
-    └── CertificateRevoked   it is on the denylist
+└── CertificateRefusedError       a peer's certificate doesn't say who it is, or isn't trusted
+    └── CertificateRevokedError   it is on the denylist
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class TokenError(CertsError):
     """A mesh token that can't be used."""
 
 
-class MalformedToken(TokenError):
+class MalformedTokenError(TokenError):
     """Not a token, or a mistyped one; not a sign of the wrong mesh."""
 
 
-class WeakToken(TokenError):
+class WeakTokenError(TokenError):
     """A token with less than 128 bits of secret."""
 
 
-class InsufficientToken(TokenError):
+class InsufficientTokenError(TokenError):
     """A token of a lesser role than what is asked of it."""
 
 
@@ -42,9 +42,9 @@ class PkiError(CertsError):
     """A certificate folder that doesn't hold together."""
 
 
-class CertificateRefused(CertsError):
+class CertificateRefusedError(CertsError):
     """A peer's certificate doesn't say who it is, or no trusted authority says so."""
 
 
-class CertificateRevoked(CertificateRefused):
+class CertificateRevokedError(CertificateRefusedError):
     """A peer's certificate is on the denylist."""

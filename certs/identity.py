@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from certs.errors import CertificateRefused
+from certs.errors import CertificateRefusedError
 from certs.roles import Role
 
 _SPIFFE = re.compile(r"spiffe://([a-z0-9.-]{1,63})/(client|node|operator)/([a-z0-9._-]{1,63})")
@@ -70,18 +70,18 @@ def base32(data: bytes) -> str:
 
 
 def claimed_identity(certificate: x509.Certificate) -> Identity:
-    """What a certificate claims, unverified; raises CertificateRefused if it claims nothing.
+    """What a certificate claims, unverified; raises CertificateRefusedError if it claims nothing.
 
     A node's claim must be the id of its own key, so that no authority can name one after another.
     """
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (x509.ExtensionNotFound, ValueError) as error:
-        raise CertificateRefused(f"the certificate has no readable alternative names: {error}") from error
+        raise CertificateRefusedError(f"the certificate has no readable names: {error}") from error
     uris = extension.value.get_values_for_type(x509.UniformResourceIdentifier)
     match = _SPIFFE.fullmatch(uris[0]) if len(uris) == 1 else None
     if match is None:
-        raise CertificateRefused(
+        raise CertificateRefusedError(
             "the certificate must carry exactly one URI name, spiffe://<mesh>/<role>/<name>; it has "
             + (", ".join(repr(uri[:80]) for uri in uris[:4]) or "none")
         )
@@ -95,5 +95,5 @@ def claimed_identity(certificate: x509.Certificate) -> Identity:
         certificate.not_valid_after_utc,
     )
     if identity.is_node and name != key_id(certificate.public_key()):
-        raise CertificateRefused(f"the certificate names node {name}, which is not the id of its key")
+        raise CertificateRefusedError(f"the certificate names node {name}, which is not the id of its key")
     return identity

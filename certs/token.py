@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from certs.errors import InsufficientToken, MalformedToken, WeakToken
+from certs.errors import InsufficientTokenError, MalformedTokenError, WeakTokenError
 from certs.identity import base32
 from certs.roles import Role
 
@@ -47,14 +47,16 @@ class MeshToken:
     def __post_init__(self) -> None:
         bits = 8 * len(self.secret)
         if len(self.secret) < MIN_SECRET_BYTES:
-            raise WeakToken(
+            raise WeakTokenError(
                 f"this token has {bits} bits of secret and at least {8 * MIN_SECRET_BYTES} are needed; "
                 "make one with `rumormill token`"
             )
         if len(set(self.secret)) == 1:
-            raise WeakToken("this token is one byte repeated; make one with `rumormill token`")
+            raise WeakTokenError("this token is one byte repeated; make one with `rumormill token`")
         if len(self.secret) > MAX_SECRET_BYTES:
-            raise MalformedToken(f"this token has {bits} bits of secret; {8 * MAX_SECRET_BYTES} is the most")
+            raise MalformedTokenError(
+                f"this token has {bits} bits of secret; {8 * MAX_SECRET_BYTES} is the most"
+            )
 
     @classmethod
     def make(cls, secret_bytes: int = DERIVED_SECRET_BYTES) -> MeshToken:
@@ -63,20 +65,22 @@ class MeshToken:
 
     @classmethod
     def parse(cls, text: str) -> MeshToken:
-        """Reads what `str()` wrote; raises MalformedToken or WeakToken."""
+        """Reads what `str()` wrote; raises MalformedTokenError or WeakTokenError."""
         text = text.strip().lower()
         role, body = _split_prefix(text)
         try:
             data = b32decode(body.upper() + "=" * (-len(body) % 8))
         except ValueError as error:
-            raise MalformedToken(f"this token is mistyped or cut short: {error}") from error
+            raise MalformedTokenError(f"this token is mistyped or cut short: {error}") from error
         payload, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
         if checksum != _checksum(role, payload):
-            raise MalformedToken("this token is mistyped or cut short (its checksum is wrong); copy it again")
+            raise MalformedTokenError(
+                "this token is mistyped or cut short (its checksum is wrong); copy it again"
+            )
         if role is Role.OPERATOR:
             return cls(payload)
         if len(payload) != DERIVED_SECRET_BYTES + _POINT_BYTES:
-            raise MalformedToken(f"a {role.value} token can't have {len(payload)} bytes; copy it again")
+            raise MalformedTokenError(f"a {role.value} token can't have {len(payload)} bytes; copy it again")
         return cls(payload[:DERIVED_SECRET_BYTES], role, payload[DERIVED_SECRET_BYTES:])
 
     def __str__(self) -> str:
@@ -84,12 +88,12 @@ class MeshToken:
         return _PREFIXES[self.role] + base32(payload + _checksum(self.role, payload))
 
     def for_role(self, role: Role) -> MeshToken:
-        """This mesh's token for a role at or below this one's; raises InsufficientToken."""
+        """This mesh's token for a role at or below this one's; raises InsufficientTokenError."""
         token = self
         while token.role is not role:
             successor = _SUCCESSOR.get(token.role)
             if successor is None:
-                raise InsufficientToken(
+                raise InsufficientTokenError(
                     f"a {self.role.value} token can't act as {role.value}; "
                     f"ask for the mesh's {role.value} token (see `rumormill token --help`)"
                 )
@@ -108,11 +112,11 @@ class MeshToken:
 
     @property
     def block_hash_key(self) -> bytes:
-        """The 32-byte key of the mesh's block hashes; raises InsufficientToken for a client token."""
+        """The 32-byte key of the mesh's block hashes; raises InsufficientTokenError for a client token."""
         return _derive(self.for_role(Role.NODE).secret, "block hashes", 32)
 
     def authority_key(self, role: Role) -> ec.EllipticCurvePrivateKey:
-        """The private key of a role's authority; raises InsufficientToken.
+        """The private key of a role's authority; raises InsufficientTokenError.
 
         48 bytes of HKDF output reduced into [1, n-1]: FIPS 186-5 A.2.1, extra random bits.
         """
@@ -121,12 +125,12 @@ class MeshToken:
         return ec.derive_private_key(scalar, ec.SECP256R1())
 
     def authority_public_key(self, role: Role) -> ec.EllipticCurvePublicKey:
-        """The public key of a role's authority; raises InsufficientToken where the holder can't know it."""
+        """The public key of a role's authority; raises InsufficientTokenError where the holder can't know it."""
         if role is _ANCHORED.get(self.role):
             try:
                 return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), self.anchor)
             except ValueError as error:
-                raise MalformedToken(f"this token's authority key is damaged: {error}") from error
+                raise MalformedTokenError(f"this token's authority key is damaged: {error}") from error
         return self.authority_key(role).public_key()
 
     def known_roles(self) -> tuple[Role, ...]:
@@ -158,6 +162,6 @@ def _split_prefix(text: str) -> tuple[Role, str]:
     for role in (Role.NODE, Role.CLIENT, Role.OPERATOR):
         if text.startswith(_PREFIXES[role]):
             return role, text[len(_PREFIXES[role]) :]
-    raise MalformedToken(
+    raise MalformedTokenError(
         f"a mesh token starts with {_PREFIXES[Role.OPERATOR]!r}; make one with `rumormill token`"
     )

@@ -39,7 +39,7 @@ class TokenSource:
         lifetime: timedelta = LEAF_LIFETIME,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        """Raises InsufficientToken when a token is of a lesser role than `role`."""
+        """Raises InsufficientTokenError when a token is of a lesser role than `role`."""
         self.denylist = denylist
         self._role = role
         self._key = key

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from certs.errors import CertificateRefused, CertificateRevoked, PkiError
+from certs.errors import CertificateRefusedError, CertificateRevokedError, PkiError
 from certs.identity import Identity, claimed_identity
 from certs.roles import Role
 
@@ -46,12 +46,14 @@ class Trust:
         return b"".join(anchor.pem for anchor in self.anchors if role is None or role in anchor.roles)
 
     def identify(self, certificate: bytes, now: datetime) -> Identity:
-        """Who holds a PEM or DER leaf certificate; raises CertificateRefused."""
+        """Who holds a PEM or DER leaf certificate; raises CertificateRefusedError."""
         identity = self._identify(certificate)
         if now > identity.not_after:
-            raise CertificateRefused(f"the certificate of {identity} expired at {identity.not_after:%F %T}Z")
+            raise CertificateRefusedError(
+                f"the certificate of {identity} expired at {identity.not_after:%F %T}Z"
+            )
         if now < identity.not_before:
-            raise CertificateRefused(
+            raise CertificateRefusedError(
                 f"the certificate of {identity} is not valid before {identity.not_before:%F %T}Z; "
                 "check the clocks of both machines"
             )
@@ -68,7 +70,7 @@ class Trust:
             except (ValueError, TypeError, InvalidSignature):
                 continue
             return identity
-        raise CertificateRefused(
+        raise CertificateRefusedError(
             f"no trusted {identity.role.value} authority issued the certificate of {identity}"
         )
 
@@ -86,10 +88,10 @@ class Denylist:
         self._entries: frozenset[str] = frozenset()
 
     def check(self, identity: Identity) -> None:
-        """Raises CertificateRevoked, or PkiError for a file that can't be read."""
+        """Raises CertificateRevokedError, or PkiError for a file that can't be read."""
         self._reload()
         if identity.name in self._entries or f"serial:{identity.serial_number:x}" in self._entries:
-            raise CertificateRevoked(
+            raise CertificateRevokedError(
                 f"{identity} is on the denylist; have the mesh's operator issue another certificate"
             )
 
@@ -133,12 +135,12 @@ def utc_now() -> datetime:
 
 
 def load_certificate(encoded: bytes) -> x509.Certificate:
-    """Reads PEM or DER; raises CertificateRefused."""
+    """Reads PEM or DER; raises CertificateRefusedError."""
     if len(encoded) > MAX_CERTIFICATE_BYTES:
-        raise CertificateRefused(f"the certificate is over {MAX_CERTIFICATE_BYTES} bytes")
+        raise CertificateRefusedError(f"the certificate is over {MAX_CERTIFICATE_BYTES} bytes")
     try:
         if encoded.lstrip().startswith(b"-----BEGIN"):
             return x509.load_pem_x509_certificate(encoded)
         return x509.load_der_x509_certificate(encoded)
     except ValueError as error:
-        raise CertificateRefused(f"the certificate can't be read: {error}") from error
+        raise CertificateRefusedError(f"the certificate can't be read: {error}") from error

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import grpc
 import grpc.aio
 
-from certs.errors import CertificateRefused, CertificateRevoked, CertsError
+from certs.errors import CertificateRefusedError, CertificateRevokedError, CertsError
 from certs.identity import Identity
 from certs.roles import allowed_roles
 
@@ -25,7 +25,7 @@ _Behaviour = Callable[[Any, Any], Any]
 
 
 class Identifier(Protocol):
-    """Says who holds a certificate; raises CertificateRefused or CertificateRevoked."""
+    """Says who holds a certificate; raises CertificateRefusedError or CertificateRevokedError."""
 
     def identify(self, certificate: bytes) -> Identity: ...
 
@@ -115,9 +115,9 @@ class Authorization(grpc.aio.ServerInterceptor):
             )
         try:
             identity = self._identifier.identify(certificate)
-        except CertificateRevoked as error:
+        except CertificateRevokedError as error:
             await _refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
-        except CertificateRefused as error:
+        except CertificateRefusedError as error:
             await _refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
         except CertsError as error:
             # A denylist that can't be read must not let anyone in.

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from certs.authority import Authority
-from certs.errors import CertificateRefused, InsufficientToken
+from certs.errors import CertificateRefusedError, InsufficientTokenError
 from certs.identity import claimed_identity, key_id
 from certs.roles import Role
 from certs.token import MeshToken
@@ -46,7 +46,7 @@ def test_leaves_verify_with_what_any_holder_derives(role: Role, holder: Role) ->
     if role in token.known_roles():
         assert trust.identify(leaf, NOW).role is role
     else:
-        with pytest.raises(CertificateRefused):
+        with pytest.raises(CertificateRefusedError):
             trust.identify(leaf, NOW)
 
 
@@ -58,7 +58,7 @@ def test_the_anchor_is_the_same_but_for_its_signature_wherever_it_is_derived() -
 
 def test_whoever_only_recognises_an_authority_cannot_issue() -> None:
     authority = Authority.from_token(TOKEN.for_role(Role.NODE), Role.OPERATOR)
-    with pytest.raises(InsufficientToken):
+    with pytest.raises(InsufficientTokenError):
         authority.issue(new_key(), "someone", DAY, NOW)
 
 
@@ -67,18 +67,18 @@ def test_an_authority_speaks_for_its_own_role_only() -> None:
     node_authority = Authority.from_token(TOKEN, Role.NODE)
     forged = Authority(TOKEN.mesh_id, Role.OPERATOR, node_authority.public_key, node_authority.private_key)
     leaf = forged.issue(key, "root", DAY, NOW).public_bytes(Encoding.PEM)
-    with pytest.raises(CertificateRefused, match="no trusted operator authority"):
+    with pytest.raises(CertificateRefusedError, match="no trusted operator authority"):
         trust_of(TOKEN).identify(leaf, NOW)
 
 
 def test_another_mesh_is_refused() -> None:
-    with pytest.raises(CertificateRefused):
+    with pytest.raises(CertificateRefusedError):
         trust_of(TOKEN).identify(issue(Role.NODE, token=MeshToken.make()), NOW)
 
 
 def test_a_node_cannot_be_named_after_another_key() -> None:
     victim = key_id(new_key())
-    with pytest.raises(CertificateRefused, match="not the id of its key"):
+    with pytest.raises(CertificateRefusedError, match="not the id of its key"):
         trust_of(TOKEN).identify(issue(Role.NODE, victim), NOW)
 
 
@@ -91,7 +91,7 @@ def test_validity_is_checked_each_time(when: datetime, message: str) -> None:
     leaf = issue(Role.NODE)
     assert trust.identify(leaf, NOW)
     if message:
-        with pytest.raises(CertificateRefused, match=message):
+        with pytest.raises(CertificateRefusedError, match=message):
             trust.identify(leaf, when)
     else:
         assert trust.identify(leaf, when)
@@ -108,12 +108,12 @@ def test_only_nodes_may_serve() -> None:
     "garbage", [b"", b"-----BEGIN CERTIFICATE-----\nAA==\n", b"\x30\x82", b"x" * 100_000]
 )
 def test_garbage_is_refused(garbage: bytes) -> None:
-    with pytest.raises(CertificateRefused):
+    with pytest.raises(CertificateRefusedError):
         trust_of(TOKEN).identify(garbage, NOW)
 
 
 @pytest.mark.parametrize("name", ["UPPER", "a/b", "x" * 64, "a b"])
 def test_names_that_are_no_identity_are_refused(name: str) -> None:
     leaf = Authority.from_token(TOKEN, Role.CLIENT).issue(new_key(), name, DAY, NOW)
-    with pytest.raises(CertificateRefused, match="spiffe"):
+    with pytest.raises(CertificateRefusedError, match="spiffe"):
         claimed_identity(leaf)

@@ -14,7 +14,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from certs.credentials import Credentials
-from certs.errors import CertificateRefused, CertificateRevoked, InsufficientToken, KeyFileError
+from certs.errors import (
+    CertificateRefusedError,
+    CertificateRevokedError,
+    InsufficientTokenError,
+    KeyFileError,
+)
 from certs.node_key import NODE_KEY_FILE, load_or_create_node_key
 from certs.roles import Role
 from certs.token import MeshToken
@@ -85,9 +90,9 @@ def test_leaves_are_renewed_at_a_third_of_their_life() -> None:
 
 
 def test_a_client_token_makes_no_node(tmp_path: Path) -> None:
-    with pytest.raises(InsufficientToken, match="node token"):
+    with pytest.raises(InsufficientTokenError, match="node token"):
         node_credentials(TOKEN.for_role(Role.CLIENT), tmp_path)
-    with pytest.raises(InsufficientToken):
+    with pytest.raises(InsufficientTokenError):
         caller_credentials(TOKEN.for_role(Role.NODE), Role.OPERATOR)
 
 
@@ -97,7 +102,7 @@ def test_signatures_bind_to_the_leaf() -> None:
     signature = signer.sign(b"message")
     assert other.verify(signer.leaf(), signature, b"message").name == signer.node_id
     for leaf, message in [(signer.leaf(), b"massage"), (other.leaf(), b"message")]:
-        with pytest.raises(CertificateRefused):
+        with pytest.raises(CertificateRefusedError):
             other.verify(leaf, signature, message)
 
 
@@ -109,10 +114,10 @@ def test_the_denylist_takes_effect_without_a_restart(tmp_path: Path) -> None:
     assert mine.identify(peer.leaf()).name == peer.node_id
     denylist = tmp_path / "denylist"
     denylist.write_text(f"# stolen\n{peer.node_id}  # on Monday\n")
-    with pytest.raises(CertificateRevoked, match="denylist"):
+    with pytest.raises(CertificateRevokedError, match="denylist"):
         mine.identify(peer.leaf())
     denylist.write_text(f"serial:{peer.identity.serial_number:X}\n")
-    with pytest.raises(CertificateRevoked):
+    with pytest.raises(CertificateRevokedError):
         mine.identify(peer.leaf())
     denylist.unlink()
     assert mine.identify(peer.leaf())

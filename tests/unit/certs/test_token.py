@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from certs.errors import InsufficientToken, MalformedToken, WeakToken
+from certs.errors import InsufficientTokenError, MalformedTokenError, WeakTokenError
 from certs.identity import base32
 from certs.roles import Role
 from certs.token import CHECKSUM_BYTES, MeshToken
@@ -42,7 +42,7 @@ def test_every_single_typo_is_seen(role: Role) -> None:
         wrong = text[:place] + ("a" if text[place] != "a" else "b") + text[place + 1 :]
         # The last character holds padding bits that carry nothing.
         if place < len(text) - 1:
-            with pytest.raises(MalformedToken):
+            with pytest.raises(MalformedTokenError):
                 MeshToken.parse(wrong)
 
 
@@ -50,15 +50,15 @@ def test_every_single_typo_is_seen(role: Role) -> None:
     "text", ["", "hunter2", "rumormill_", "rumormill_node_abc", "rumormill_é", "rumormill_01"]
 )
 def test_what_is_no_token_is_refused(text: str) -> None:
-    with pytest.raises(MalformedToken):
+    with pytest.raises(MalformedTokenError):
         MeshToken.parse(text)
 
 
 @pytest.mark.parametrize("secret", [b"", b"fifteen bytes!!", bytes(32)])
 def test_weak_tokens_are_refused(secret: bytes) -> None:
-    with pytest.raises(WeakToken, match="rumormill token"):
+    with pytest.raises(WeakTokenError, match="rumormill token"):
         MeshToken(secret)
-    with pytest.raises(WeakToken):
+    with pytest.raises(WeakTokenError):
         MeshToken.make(15)
 
 
@@ -66,7 +66,7 @@ def test_a_weak_token_with_a_right_checksum_is_weak_not_mistyped() -> None:
     payload = b"fifteen bytes!!"
     checksum = sha256(b"rumormill token" + b"operator" + payload).digest()[:CHECKSUM_BYTES]
     text = "rumormill_" + base32(payload + checksum)
-    with pytest.raises(WeakToken, match="120 bits"):
+    with pytest.raises(WeakTokenError, match="120 bits"):
         MeshToken.parse(text)
 
 
@@ -87,11 +87,11 @@ def test_derivation_is_one_way() -> None:
     assert node.for_role(Role.CLIENT) == client
     assert node.block_hash_key == TOKEN.block_hash_key
     for token, above in [(node, Role.OPERATOR), (client, Role.NODE), (client, Role.OPERATOR)]:
-        with pytest.raises(InsufficientToken):
+        with pytest.raises(InsufficientTokenError):
             token.for_role(above)
-        with pytest.raises(InsufficientToken):
+        with pytest.raises(InsufficientTokenError):
             token.authority_key(above)
-    with pytest.raises(InsufficientToken):
+    with pytest.raises(InsufficientTokenError):
         client.block_hash_key  # noqa: B018  the property raises
 
 
@@ -102,7 +102,7 @@ def test_lesser_tokens_recognise_the_authorities_they_need() -> None:
         token = TOKEN.for_role(role)
         for known in token.known_roles():
             assert token.authority_public_key(known) == keys[known]
-    with pytest.raises(InsufficientToken):
+    with pytest.raises(InsufficientTokenError):
         TOKEN.for_role(Role.CLIENT).authority_public_key(Role.OPERATOR)
 
 
