@@ -66,7 +66,7 @@ class NodeConfig(BaseModel):
     )
     state_dir: Path | None = Field(
         None,
-        description="Folder for key, epoch and known peers. Default: one per port in the user's state folder.",
+        description="Folder for key, epoch and known peers; by default one per port.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "warning", description="How much to log on standard error."

@@ -67,7 +67,10 @@ class Forwarder:
         first_token_s: float,
         timeout_s: float | None,
     ) -> AsyncGenerator[Accepted | TokenOutput, None]:
-        """The peer's answer; raises PeerBusyError or PeerFailedError. Closing it cancels the call on the peer."""
+        """The peer's answer; closing it cancels the call on the peer.
+
+        Raises PeerBusyError or PeerFailedError.
+        """
         message = overlay_pb2.ForwardRequest(
             request_id=request.id,
             entry_node=node_id_bytes(self._plane.node_id),

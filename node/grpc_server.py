@@ -46,7 +46,7 @@ class GrpcServer:
             self.port = self._server.add_secure_port(target, credentials.server_credentials())
         except RuntimeError:
             raise StartupError(
-                f"gRPC port {port} can't be used on {host}: it is taken, or the address isn't this machine's; "
+                f"gRPC port {port} can't be used on {host}: it is taken, or no address of this machine; "
                 "choose another with --grpc-port or --listen"
             ) from None
         self._health = health_aio.HealthServicer()

@@ -158,7 +158,7 @@ class Node:
 
     def _make_pipeline(self, tokenizer: Tokenizer) -> None:
         info = self.engine.info
-        self.builder = RequestBuilder(tokenizer, info)
+        self.builder = RequestBuilder(tokenizer, info, alias=self.config.model)
         self.router = Router(
             self.mesh,
             self.blocks,

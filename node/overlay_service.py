@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 import grpc
 import grpc.aio
 
-from engine.interface import EngineClient, GenerationRequest
+from engine.interface import EngineClient, FinishReason, GenerationRequest, TokenOutput
 from node import wire
 from node.admission import Admission
 from node.errors import InvalidRequestError
@@ -57,19 +58,29 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
         self, generation: GenerationRequest
     ) -> AsyncGenerator[overlay_pb2.ForwardResponse, None]:
         async with aclosing(self._engine.submit(generation)) as outputs:
-            accepted = overlay_pb2.Accepted(load=self._load())
-            yield overlay_pb2.ForwardResponse(accepted=accepted)
-            async for output in outputs:
+            submitting = asyncio.ensure_future(anext(outputs))
+            try:
+                await asyncio.sleep(0)  # from its first step on, the load covers the request
+                yield overlay_pb2.ForwardResponse(accepted=overlay_pb2.Accepted(load=self._load()))
+                output = await submitting
+            finally:
+                submitting.cancel()
+            while True:
                 if output.token_ids:
                     yield overlay_pb2.ForwardResponse(tokens=wire.tokens_to_pb(output))
                 if output.finish_reason is not None:
-                    yield overlay_pb2.ForwardResponse(
-                        finished=overlay_pb2.Finished(
-                            reason=wire.FINISH_REASON_TO_PB[output.finish_reason],
-                            cached_tokens=output.cached_tokens,
-                            load=self._load(),
-                        )
-                    )
+                    yield self._finished(output, output.finish_reason)
+                    return
+                output = await anext(outputs)
+
+    def _finished(self, output: TokenOutput, reason: FinishReason) -> overlay_pb2.ForwardResponse:
+        return overlay_pb2.ForwardResponse(
+            finished=overlay_pb2.Finished(
+                reason=wire.FINISH_REASON_TO_PB[reason],
+                cached_tokens=output.cached_tokens,
+                load=self._load(),
+            )
+        )
 
     def _generation(self, request: overlay_pb2.ForwardRequest) -> GenerationRequest:
         namespace = wire.namespace_from_pb(request.namespace)

@@ -41,9 +41,11 @@ class SamplingOptions:
 class RequestBuilder:
     """Validates and tokenizes for one model."""
 
-    def __init__(self, tokenizer: Tokenizer, info: EngineInfo) -> None:
+    def __init__(self, tokenizer: Tokenizer, info: EngineInfo, alias: str = "") -> None:
+        """`alias` is what the operator called the model; clients may call it so too."""
         self._tokenizer = tokenizer
         self._info = info
+        self._names = {info.model_name.lower(), alias.lower()}
 
     def build(
         self,
@@ -79,8 +81,8 @@ class RequestBuilder:
         )
 
     def check_model(self, model: str) -> None:
-        """Raises UnknownModelError unless `model` is empty or the served one."""
-        if model and model != self._info.model_name:
+        """Raises UnknownModelError unless `model` is empty or a name of the served one."""
+        if model and model.lower() not in self._names:
             raise UnknownModelError(model, self._info.model_name)
 
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from node.cli.certs import certs
 from node.cli.chat import chat
 from node.cli.demo import demo
 from node.cli.explain import explain
@@ -31,7 +32,7 @@ def rumormill() -> None:
     """
 
 
-for command in (up, generate, chat, peers, explain, token, demo):
+for command in (up, generate, chat, peers, explain, token, certs, demo):
     rumormill.add_command(command)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rumormill.v1 import inference_pb2
 
 
-@click.command()
+@click.command(short_help="Talk to the mesh.")
 @system_option
 @sampling_options
 @node_options

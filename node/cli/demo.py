@@ -15,7 +15,7 @@ from node.cli.options import json_option
 POLICIES_SHOWN = ("cost", "local", "random")
 
 
-@click.command()
+@click.command(short_help="Three nodes here, policies compared on real prompts.")
 @click.option("--nodes", type=click.IntRange(2, 8), default=3, show_default=True)
 @click.option("--requests", type=click.IntRange(1, 10_000), default=48, show_default=True)
 @click.option(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rumormill.v1 import admin_pb2
 
 
-@click.command()
+@click.command(short_help="Where a prompt would be answered, and why.")
 @click.argument("prompt")
 @raw_option
 @system_option

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rumormill.v1 import inference_pb2
 
 
-@click.command()
+@click.command(short_help="Answer one prompt.")
 @click.argument("prompt", required=False)
 @raw_option
 @system_option

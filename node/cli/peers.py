@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rumormill.v1 import admin_pb2
 
 
-@click.command()
+@click.command(short_help="The node and the peers it sees.")
 @node_options
 @json_option
 def peers(node: str, token: str | None, state_dir: Path | None, as_json: bool) -> None:

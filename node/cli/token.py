@@ -9,7 +9,7 @@ import click
 from node.cli.options import json_option
 
 
-@click.command()
+@click.command(short_help="Make a mesh token.")
 @click.option(
     "--role",
     type=click.Choice(["operator", "node", "client"]),

@@ -52,7 +52,7 @@ def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Calla
     return click.option(declaration, name, **settings)
 
 
-@click.command()
+@click.command(short_help="Start a node.")
 @click.option(
     "--config",
     "config_file",

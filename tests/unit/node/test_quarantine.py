@@ -17,9 +17,7 @@ def test_it_doubles_up_to_a_bound_and_one_success_ends_it() -> None:
         waits.append(quarantine.remaining(A, now))
         now += waits[-1]
     assert waits[0] == FIRST_SECONDS
-    assert all(
-        later == min(2 * earlier, LONGEST_SECONDS) for earlier, later in itertools.pairwise(waits)
-    )
+    assert all(later == min(2 * earlier, LONGEST_SECONDS) for earlier, later in itertools.pairwise(waits))
     assert waits[-1] == LONGEST_SECONDS
     quarantine.succeeded(A)
     assert quarantine.remaining(A, now) == 0

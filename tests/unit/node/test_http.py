@@ -1,0 +1,123 @@
+"""The OpenAI door, on a pipeline between fakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from engine.tokenizer import Tokenizer
+from node.http.application import MAX_BODY_BYTES, make_application
+from node.request_builder import RequestBuilder
+from tests.unit.node.fakes import INFO, FakeEngine, FakeTokenizer, continuation
+from tests.unit.node.test_pipeline import World
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "temperature": 0}
+
+
+class ChatTokenizer(FakeTokenizer):
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        return self.encode("".join(message["content"] for message in messages))
+
+
+class Door:
+    """An HTTP client of one node's application."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        builder = RequestBuilder(cast(Tokenizer, ChatTokenizer()), INFO)
+        application = make_application(builder, world.pipeline, INFO, world.admission, world.metrics)
+        transport = httpx.ASGITransport(application, raise_app_exceptions=False)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://node")
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        async with self.client as client:
+            return await client.post(path, json=body)
+
+
+EXPECTED = FakeTokenizer().decode(continuation((72, 105), 4))
+
+
+async def test_a_chat_is_answered_whole() -> None:
+    response = await Door(World()).post("/v1/chat/completions", CHAT)
+    body = response.json()
+    assert response.status_code == 200
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": EXPECTED}
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert body["usage"] == {
+        "prompt_tokens": 2,
+        "completion_tokens": 4,
+        "total_tokens": 6,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
+    assert response.headers["x-rumormill-node"] == "self"
+    assert response.headers["x-rumormill-cached-tokens"] == "4"
+    assert response.headers["x-rumormill-route"] == "longest-prefix: the only node"
+
+
+async def test_a_stream_has_the_same_text_and_ends_with_usage() -> None:
+    body = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
+    response = await Door(World()).post("/v1/chat/completions", body)
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    assert lines.pop() == "[DONE]"
+    parts = [json.loads(line) for line in lines]
+    deltas = [part["choices"][0]["delta"] for part in parts if part["choices"]]
+    assert "".join(delta.get("content", "") for delta in deltas) == EXPECTED
+    assert parts[-1]["usage"]["completion_tokens"] == 4
+
+
+async def test_text_and_token_prompts_complete_the_same() -> None:
+    prompts: tuple[Any, ...] = ("Hi", [72, 105])
+    for prompt in prompts:
+        body = {"prompt": prompt, "max_tokens": 4, "temperature": 0}
+        response = await Door(World()).post("/v1/completions", body)
+        assert response.json()["choices"][0]["text"] == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({}, 400, "messages"),
+        ({**CHAT, "messages": []}, 400, "messages"),
+        ({**CHAT, "tools": []}, 400, "tools is not supported"),
+        ({**CHAT, "n": 2}, 400, "n"),
+        ({**CHAT, "model": "gpt-5"}, 404, "this node serves 'fake'"),
+        ({**CHAT, "temperature": -1}, 400, "temperature"),
+        ({**CHAT, "messages": [{"role": "user", "content": "x" * 500}]}, 400, "context"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_cannot_be_served_gets_its_status_in_openais_shape(
+    body: dict[str, Any], status: int, says: str, stream: bool
+) -> None:
+    response = await Door(World()).post("/v1/chat/completions", {**body, "stream": stream})
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert says in error["message"]
+    assert error["type"]
+
+
+async def test_a_full_node_says_when_to_come_back() -> None:
+    response = await Door(World(FakeEngine(queued=4000))).post("/v1/chat/completions", CHAT)
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "2"
+
+
+async def test_a_body_past_the_limit_is_not_read() -> None:
+    body = {**CHAT, "messages": [{"role": "user", "content": "x" * MAX_BODY_BYTES}]}
+    response = await Door(World()).post("/v1/chat/completions", body)
+    assert response.status_code == 413
+    assert "smaller" in response.json()["error"]["message"]
+
+
+async def test_health_turns_while_draining() -> None:
+    door = Door(World())
+    async with door.client as client:
+        assert (await client.get("/health")).status_code == 200
+        door.world.admission.draining = True
+        assert (await client.get("/health")).status_code == 503
+        assert (await client.get("/nowhere")).json()["error"]["type"] == "invalid_request_error"
+        assert "rumormill_requests_total" in (await client.get("/metrics")).text
