@@ -1,14 +1,14 @@
 """Everything certs/ raises.
 
 CertsError
-├── TokenError               a mesh token that can't be used
-│   ├── MalformedTokenError       not a token, or mistyped
-│   ├── WeakTokenError            under 128 bits
-│   └── InsufficientTokenError    a token of a lesser role than asked for
-├── KeyFileError             a private key file that can't be read, written or trusted
-├── PkiError                 a certificate folder that doesn't hold together
-└── CertificateRefusedError       a peer's certificate doesn't say who it is, or isn't trusted
-    └── CertificateRevokedError   it is on the denylist
+├── TokenError                      a mesh token that can't be used
+│   ├── MalformedTokenError         not a token, or mistyped
+│   ├── WeakTokenError              under 128 bits
+│   └── InsufficientTokenError      a token of a lesser role than asked for
+├── KeyFileError                    a private key file that can't be read, written or trusted
+├── PkiError                        a certificate folder that doesn't hold together
+└── CertificateRefusedError         a peer's certificate doesn't say who it is, or isn't trusted
+    └── CertificateRevokedError     it is on the denylist
 """
 
 from __future__ import annotations

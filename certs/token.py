@@ -125,7 +125,7 @@ class MeshToken:
         return ec.derive_private_key(scalar, ec.SECP256R1())
 
     def authority_public_key(self, role: Role) -> ec.EllipticCurvePublicKey:
-        """The public key of a role's authority; raises InsufficientTokenError where the holder can't know it."""
+        """The public key of a role's authority; raises InsufficientTokenError where unknown."""
         if role is _ANCHORED.get(self.role):
             try:
                 return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), self.anchor)
