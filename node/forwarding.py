@@ -8,13 +8,14 @@ from typing import Protocol
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from engine.interface import TokenOutput
 from node import wire
 from node.request import Request
 from overlay.core.types import Load, NodeId, short_id
-from overlay.net.codec import decode_load
-from overlay.net.errors import PeerUnreachable
+from overlay.net.codec import decode_load, node_id_bytes
+from overlay.net.errors import MalformedFrameError, PeerUnreachableError
 from rumormill.v1 import overlay_pb2, overlay_pb2_grpc
 
 BUSY_TRAILER = "rumormill-busy-bin"
@@ -54,8 +55,9 @@ class DataPlane(Protocol):
 class Forwarder:
     """Forwards requests over pinned channels; every answer's load report is passed on to the overlay."""
 
-    def __init__(self, plane: DataPlane) -> None:
+    def __init__(self, plane: DataPlane, vocabulary_size: int) -> None:
         self._plane = plane
+        self._vocabulary_size = vocabulary_size
 
     async def stream(
         self,
@@ -83,7 +85,7 @@ class Forwarder:
         )
         try:
             stub = overlay_pb2_grpc.OverlayStub(self._plane.channel(node_id))
-        except PeerUnreachable as error:
+        except PeerUnreachableError as error:
             raise PeerFailedError(str(error)) from error
         call = stub.Forward(message, timeout=timeout_s)
         patience = first_token_s
@@ -99,17 +101,24 @@ class Forwarder:
                     yield Accepted()
                 elif kind == "tokens":
                     patience = TOKEN_GAP_SECONDS
-                    yield wire.tokens_from_pb(request.id, response.tokens)
+                    yield self._checked(node_id, wire.tokens_from_pb(request.id, response.tokens))
                 elif kind == "finished":
                     self._observe(node_id, response.finished.load)
                     yield wire.finished_from_pb(request.id, response.finished)
                     return
         except TimeoutError:
             raise PeerFailedError(f"{short_id(node_id)} was silent for {patience:.1f} s") from None
+        except MalformedFrameError as error:
+            raise PeerFailedError(f"{short_id(node_id)} sent a malformed answer: {error}") from error
         except grpc.aio.AioRpcError as error:
             raise self._failure(node_id, error) from None
         finally:
             call.cancel()
+
+    def _checked(self, node_id: NodeId, output: TokenOutput) -> TokenOutput:
+        if any(token >= self._vocabulary_size for token in output.token_ids):
+            raise PeerFailedError(f"{short_id(node_id)} sent a token id outside the vocabulary")
+        return output
 
     def _observe(self, node_id: NodeId, message: overlay_pb2.Load) -> None:
         self._plane.observe_load(node_id, decode_load(message))
@@ -118,7 +127,13 @@ class Forwarder:
         if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
             for key, value in error.trailing_metadata() or ():
                 if key == BUSY_TRAILER and isinstance(value, bytes):
-                    busy = overlay_pb2.Busy.FromString(value)
-                    self._observe(node_id, busy.load)
-                    return PeerBusyError(busy.retry_after_ms / 1000)
+                    return self._busy(node_id, value)
         return PeerFailedError(f"{short_id(node_id)}: {error.code().name}: {error.details()}")
+
+    def _busy(self, node_id: NodeId, trailer: bytes) -> Exception:
+        try:
+            busy = overlay_pb2.Busy.FromString(trailer)
+            self._observe(node_id, busy.load)
+        except (DecodeError, MalformedFrameError) as error:
+            return PeerFailedError(f"{short_id(node_id)} sent a malformed BUSY: {error}")
+        return PeerBusyError(busy.retry_after_ms / 1000)

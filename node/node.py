@@ -172,7 +172,7 @@ class Node:
             self.engine,
             tokenizer,
             self.router,
-            Forwarder(self.mesh),
+            Forwarder(self.mesh, info.vocabulary_size),
             self.admission,
             self.in_flight,
             self.metrics,

@@ -56,14 +56,20 @@ class _Answer:
         return replace(request, token_ids=request.token_ids + tuple(self.token_ids), sampling=sampling)
 
     def accept(self, output: TokenOutput, resumed_at: int) -> Chunk | None:
-        """The new part of an output; tokens that were delivered before are skipped."""
-        first = resumed_at + output.first_index
-        fresh = output.token_ids[max(len(self.token_ids) - first, 0) :]
+        """The new part of an output; tokens that were delivered before are skipped.
+
+        Raises PeerFailedError for a gap, and for more tokens than were asked for.
+        """
+        index, first = len(self.token_ids), resumed_at + output.first_index
+        if output.token_ids and first > index:
+            raise PeerFailedError(f"tokens {index} to {first - 1} are missing")
+        fresh = output.token_ids[index - first :]
+        if index + len(fresh) > self.request.sampling.max_tokens:
+            raise PeerFailedError(f"more than {self.request.sampling.max_tokens} tokens came")
         if self.cached_tokens is None:
-            self.cached_tokens = output.cached_tokens
+            self.cached_tokens = min(output.cached_tokens, len(self.request.token_ids))
         if not fresh:
             return None
-        index = len(self.token_ids)
         self.token_ids.extend(fresh)
         return Chunk(self.stops.push(self.decoder.push(fresh)), fresh, index)
 

@@ -27,10 +27,10 @@ def certificates(mesh: LocalMesh, tmp_path_factory: pytest.TempPathFactory) -> t
 
 def grpcurl(certificates: tuple[Path, str], address: str, *call: str, data: str = "") -> str:
     folder, name = certificates
-    tls = ["-cacert", folder / "ca.pem", "-cert", folder / "cert.pem", "-key", folder / "key.pem"]
+    tls = ["-cacert", f"{folder}/ca.pem", "-cert", f"{folder}/cert.pem", "-key", f"{folder}/key.pem"]
     request = ["-d", data] if data else []
-    done = subprocess.run(
-        [GRPCURL, *tls, "-servername", name, *request, address, *call],
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        [str(GRPCURL), *tls, "-servername", name, *request, address, *call],
         capture_output=True,
         text=True,
         timeout=60,

@@ -80,6 +80,7 @@ class FakePeers:
 
     behaviour: dict[NodeId, int | Exception | None]
     asked: list[NodeId] = field(default_factory=list)
+    lies: list[TokenOutput] = field(default_factory=list)
     open: int = 0
 
     async def stream(
@@ -99,6 +100,8 @@ class FakePeers:
         self.open += 1
         try:
             yield Accepted()
+            for lie in self.lies:
+                yield lie
             outputs = answer(request.id, request.token_ids, request.sampling.max_tokens)
             async with aclosing(outputs):
                 async for output in outputs:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from engine.block_hash import BlockHasher
-from engine.interface import FinishReason, SamplingParams
+from engine.interface import FinishReason, SamplingParams, TokenOutput
 from engine.tokenizer import Tokenizer
 from node.admission import Admission
 from node.errors import DrainingError, OverloadedError, UnavailableError
@@ -209,3 +209,20 @@ async def test_peers_of_another_model_or_draining_are_never_asked() -> None:
         peer_view(C, load=type(load)(load.epoch, 1, accepting=False)),
     )
     assert routes_of(await world.ask()) == [SELF]
+
+
+async def test_a_peer_that_skips_or_adds_tokens_is_given_up() -> None:
+    for lie in (TokenOutput("r1", 3, (1,), 0), TokenOutput("r1", 0, tuple(range(99)), 0)):
+        world = World(a=None)
+        world.peers.lies = [lie]
+        events = await world.ask()
+        assert tokens_of(events) == continuation(PROMPT, 6)
+        assert routes_of(events) == [A, SELF]
+
+
+async def test_a_peer_cannot_claim_more_cached_tokens_than_the_prompt_has() -> None:
+    world = World(a=None)
+    world.peers.lies = [TokenOutput("r1", 0, (), 10_000)]
+    done = (await world.ask())[-1]
+    assert isinstance(done, Done)
+    assert done.usage.cached_tokens == len(PROMPT)
