@@ -23,8 +23,8 @@ MAX_UNHANDLED = 256
 
 _STOP_SECONDS = 5.0
 _SPINS = 20_000
-"""How long an idle OpenMP thread spins, some tens of microseconds: as fast within a step as spinning for ever,
-while sleeping at once would nearly double a step; engines that wait leave their cores to others."""
+"""How long an idle OpenMP thread spins, some tens of microseconds: in a step as fast as spinning for ever,
+while sleeping at once nearly doubles a step. An idle engine leaves its cores to others."""
 _MAIN = "import sys; from engine.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 
 
@@ -43,7 +43,7 @@ class EngineChild:
         self._room = threading.Semaphore(MAX_UNHANDLED)
         ours, theirs = Pipe()
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+            self._process = subprocess.Popen(
                 [sys.executable, "-c", _MAIN, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

@@ -104,6 +104,11 @@ class Engine:
             kv_blocks_cached=self._prefix_cache.cached_blocks,
         )
 
+    @property
+    def preemptions(self) -> int:
+        """How often a running request had to give its blocks back."""
+        return self._scheduler.preemptions
+
     def add_request(self, request: GenerationRequest) -> None:
         """Queues a request. Raises a RequestError if it can't be run."""
         check_request(request, self.info)

@@ -55,7 +55,7 @@ class GGUFFile:
             raise ModelDamagedError(f"can't read {path}: {error}") from error
         try:
             self._parse()
-        except (struct.error, UnicodeDecodeError, IndexError) as error:
+        except (struct.error, UnicodeDecodeError, IndexError, OverflowError) as error:
             self.close()
             raise ModelDamagedError(f"{path} is truncated or damaged; download it again") from error
         except ModelDamagedError:
@@ -172,10 +172,6 @@ class GGUFFile:
             unpack = struct.Struct("<Q").unpack_from
             for _ in range(count):
                 position += 8 + unpack(self._map, position)[0]
-            return position
-        if kind == _ARRAY:
-            for _ in range(count):
-                position = self._skip_array(position)
             return position
         if kind not in _SCALARS:
             raise ModelDamagedError(f"{self.path} is damaged: an array of type {kind}")

@@ -190,17 +190,15 @@ class EngineProcess:
         self._uncounted.clear()
         child.send(Configure(self._config))
         try:
-            self._info = await ready
+            return await ready
         except BaseException:
             await child.stop()
             raise
-        self._child = child
-        return self._info
 
     def _handle(self, child: EngineChild, reply: Reply) -> None:
         match reply:
             case Ready(info, stats):
-                self._stats = stats
+                self._child, self._info, self._stats = child, info, stats
                 self._settle(info)
             case Failed(error):
                 self._settle(error)

@@ -60,7 +60,7 @@ def test_logits_equal_transformers(family: str, tiny: Callable[[str], Path]) -> 
         plan = AttentionPlan(spans, SIZE)
         with torch.inference_mode():
             result = model.forward(torch.tensor(tokens), plan, cache, torch.arange(len(tokens)))
-        for i, part in enumerate(result.split([span.count for span in spans])):
+        for i, part in enumerate(torch.split(result, [span.count for span in spans])):
             logits[i].append(part)
             computed[i] += chunks[i][step]
     assert computed == list(lengths)
