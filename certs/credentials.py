@@ -39,6 +39,7 @@ class Material:
     key: ec.EllipticCurvePrivateKey = field(repr=False)
     chains: tuple[bytes, ...]
     trust: Trust
+    discovery_tags: tuple[str, ...]
     block_hash_key: bytes | None = field(repr=False)
 
 
@@ -75,6 +76,11 @@ class Credentials:
         if key is None:
             raise CertificateRefusedError(f"{self.identity} has no block hash key: only nodes hash blocks")
         return key
+
+    @property
+    def discovery_tags(self) -> tuple[str, ...]:
+        """Public tags of the meshes that this process belongs to, its own first."""
+        return self._source.current().discovery_tags
 
     @property
     def leaf_expiry(self) -> datetime:

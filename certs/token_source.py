@@ -68,6 +68,7 @@ class TokenSource:
             key=self._key,
             chains=tuple(leaf.public_bytes(Encoding.PEM) for leaf in leaves),
             trust=self._trust,
+            discovery_tags=tuple(token.discovery_tag for token in self._tokens),
             block_hash_key=self._tokens[0].block_hash_key if self._role is Role.NODE else None,
         )
 

@@ -7,7 +7,9 @@ OverlayError
 │   ├── NoAnswerError          silence, or no way there
 │   ├── WrongMeshError         its certificate is of another mesh, or it refuses this node's
 │   ├── NotRumormillError      something answers that is no node
-│   └── WrongPeerError         another node answers than the one that was meant
+│   ├── WrongPeerError         another node answers than the one that was meant
+│   └── SelfDialError          the address leads to this node itself
+├── StreamLostError            a gossip stream that broke
 └── PeerUnreachableError       no data channel to a peer: it is unknown, or can't be dialled
 """
 
@@ -42,6 +44,14 @@ class NotRumormillError(DialError):
 
 class WrongPeerError(DialError):
     """Another node answers than the one that was meant."""
+
+
+class SelfDialError(DialError):
+    """The address leads to this node itself."""
+
+
+class StreamLostError(OverlayError):
+    """A gossip stream that broke, rather than being ended by the peer."""
 
 
 class PeerUnreachableError(OverlayError):

@@ -1,0 +1,161 @@
+"""Gossip streams over gRPC with mutual TLS, each on a channel of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from overlay.core.types import Address, NodeId
+from overlay.net.channels import gossip_channel
+from overlay.net.errors import DialError, NoAnswerError, SelfDialError, StreamLostError, WrongMeshError
+from overlay.net.first_contact import Contact, first_contact
+from overlay.net.security import TransportSecurity
+from overlay.net.transport import Accept, Frames
+from rumormill.v1 import overlay_pb2 as pb
+from rumormill.v1 import overlay_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+OPEN_TIMEOUT_S = 4.0
+"""From the first contact to the peer's acceptance of the stream."""
+
+_CERTIFICATE_PROPERTY = "x509_pem_cert"
+_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+
+class GossipContext(Protocol):
+    """The part of a servicer's context that a stream needs."""
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> Any: ...
+
+    async def send_initial_metadata(self, initial_metadata: Any) -> None: ...
+
+    def add_done_callback(self, callback: Any) -> None: ...
+
+
+class GrpcTransport:
+    """Dials gossip streams; `on_contact` hears of every node met on the way."""
+
+    def __init__(self, security: TransportSecurity, on_contact: Callable[[Contact], None]) -> None:
+        self._security = security
+        self._on_contact = on_contact
+        self._streams: set[DialledStream] = set()
+
+    async def dial(self, address: Address, node_id: NodeId | None, outgoing: Frames) -> DialledStream:
+        contact = await first_contact(address, node_id, self._security)
+        if contact.node_id == self._security.node_id:
+            raise SelfDialError(f"{address} leads to this node itself")
+        channel = gossip_channel(contact, self._security)
+        try:
+            call = overlay_pb2_grpc.OverlayStub(channel).Gossip(outgoing)
+            await _opened(call, address)
+        except BaseException:
+            await channel.close()
+            raise
+        self._on_contact(contact)
+        stream = DialledStream(contact.node_id, channel, call, self._streams.discard)
+        self._streams.add(stream)
+        return stream
+
+    async def close(self) -> None:
+        await asyncio.gather(*(stream.close() for stream in list(self._streams)))
+
+
+class DialledStream:
+    """The calling end of a gossip stream."""
+
+    def __init__(
+        self,
+        peer: NodeId,
+        channel: grpc.aio.Channel,
+        call: grpc.aio.StreamStreamCall[pb.Frame, pb.Frame],
+        on_closed: Callable[[DialledStream], None],
+    ) -> None:
+        self.peer = peer
+        self._channel = channel
+        self._call = call
+        self._on_closed = on_closed
+
+    async def frames(self) -> Frames:
+        try:
+            async for frame in self._call:
+                yield frame
+        except grpc.aio.AioRpcError as error:
+            raise StreamLostError(f"{error.code().name}: {error.details()}") from error
+        finally:
+            await self.close()
+
+    def abort(self) -> None:
+        self._call.cancel()
+
+    async def close(self) -> None:
+        self._on_closed(self)
+        await self._channel.close()
+
+
+class AcceptedStream:
+    """The serving end of a gossip stream; `task` is the one that serves the RPC."""
+
+    def __init__(
+        self, peer: NodeId, requests: AsyncIterator[pb.Frame], task: asyncio.Task[object] | None
+    ) -> None:
+        self.peer = peer
+        self._requests = requests
+        self._task = task
+
+    async def frames(self) -> Frames:
+        try:
+            async for frame in self._requests:
+                yield frame
+        except grpc.aio.AbortError as error:
+            raise StreamLostError(str(error)) from error
+
+    def abort(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def serve_stream(
+    requests: AsyncIterator[pb.Frame], context: GossipContext, security: TransportSecurity, accept: Accept
+) -> Frames:
+    """The server side of Overlay.Gossip; refuses callers that are not nodes of the mesh."""
+    certificate = next(iter(context.auth_context().get(_CERTIFICATE_PROPERTY, ())), b"")
+    try:
+        identity = security.identify(certificate)
+    except ValueError as error:
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        return
+    if not identity.is_node:
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only nodes gossip; use a node certificate")
+        return
+    # The dialler waits for this to know that it was let in.
+    await context.send_initial_metadata(())
+    stream = AcceptedStream(NodeId(identity.name), requests, asyncio.current_task())
+    outgoing = accept(stream)
+    try:
+        async for frame in outgoing:
+            yield frame
+    finally:
+        await outgoing.aclose()
+
+
+async def _opened(call: grpc.aio.StreamStreamCall[pb.Frame, pb.Frame], address: Address) -> None:
+    """Waits until the peer has let the stream in; raises a DialError."""
+    try:
+        async with asyncio.timeout(OPEN_TIMEOUT_S):
+            await call.initial_metadata()
+            if not call.done():
+                return
+            code, details = await call.code(), await call.details()
+    except TimeoutError:
+        raise NoAnswerError(f"{address} doesn't accept the stream within {OPEN_TIMEOUT_S:g} s") from None
+    if code in _REFUSALS:
+        raise WrongMeshError(f"peer {address} refuses this node: {details}")
+    raise DialError(f"peer {address} didn't accept the stream: {code.name}: {details}")
