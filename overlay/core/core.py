@@ -90,8 +90,8 @@ class Core:
             own_id, self.own, digester, options.signer, links, bulk, timing, timers, outbox
         )
         self.follower = Follower(
-            own_id, self.index, options.index_bytes, digester, keys, links, bulk, timing, outbox, rng,
-            followed=self._is_followed,
+            own_id, self.index, options.index_bytes, digester, keys, links, bulk, timing, timers,
+            outbox, rng, followed=self._is_followed,
         )  # fmt: skip
         self._event_handlers = self._list_event_handlers()
         self._message_handlers = self._list_message_handlers()
@@ -251,7 +251,7 @@ class Core:
         for head in message.heads:
             if head.origin != self.options.node_id:
                 self.follower.on_head(now, link, head)
-            elif self._is_outdated(head) and self._keys.genuine(self.options.node_id, head):
+            elif self._is_outdated(head) and self._keys.verified(self.options.node_id, head):
                 self._new_epoch(now, head.epoch, empty=False)
 
     def _is_outdated(self, remembered: messages.Head) -> bool:
@@ -294,6 +294,9 @@ class Core:
         """A stream speaks for its peer from now on: everything that matters is said at once."""
         if link.hello is None:
             return
+        known = self.table.get(link.peer)
+        if known is not None and known.gone:
+            self._hurry(now)
         self.membership.met(now, link.hello)
         self._dialer.want(now, link.peer, link.hello.addresses)
         self.membership.greet(link)
@@ -302,6 +305,12 @@ class Core:
             self._publisher.send_head(now, link)
             self.follower.connected(link)
         self.detector.ping(now, link)
+
+    def _hurry(self, now: float) -> None:
+        """Whoever returns from the dead is seldom alone: a split has healed."""
+        for peer in self.table:
+            if not self._is_connected(peer.node_id):
+                self._dialer.hurry(now, peer.node_id)
 
     def _down(self, now: float, link: Link, last: bool) -> None:
         self._bulk.forget(link.id)

@@ -149,9 +149,14 @@ class Detector:
     def _give_up(self, now: float, sequence: int) -> None:
         """Helpers that sent no Nack make this node doubt itself, not the target (Lifeguard)."""
         probe = self._probes.pop(sequence, None)
-        if probe is not None:
+        if probe is not None and not self._heard_since(probe):
             self._adjust(len(probe.helpers) - len(probe.nacked))
             self.failed(now, probe.target)
+
+    def _heard_since(self, probe: _Probe) -> bool:
+        """Any frame on the peer's own stream is as good as an answer."""
+        link = self.links.active(probe.target)
+        return link is not None and link.heard_at > probe.sent_at
 
     def _answer_in_vain(self, now: float, sequence: int) -> None:
         """Sends a Nack; a late Ack is still passed on for a while."""

@@ -71,6 +71,13 @@ class Dialer:
         if target.timer is None and target.in_flight is None:
             self._schedule(target, now + delay)
 
+    def hurry(self, now: float, node_id: NodeId) -> None:
+        """A node may be back: its next try comes soon, and the waits begin anew."""
+        target = self._nodes.get(node_id)
+        if target is not None and target.in_flight is None:
+            target.failures = 0
+            self._schedule(target, now + self._wait(self.timing.dial_first_s))
+
     def drop(self, node_id: NodeId) -> None:
         """Tries a node no more."""
         target = self._nodes.pop(node_id, None)

@@ -25,10 +25,21 @@ from overlay.core.errors import ProtocolError
 from overlay.core.heads import KeyRing, digest_of
 from overlay.core.limits import MAX_EPOCH, MAX_SNAPSHOT_CHUNKS
 from overlay.core.links import Link, LinkTable
-from overlay.core.messages import Delta, Head, Heads, RangeDigests, RangeHashes, RangeWant, Snapshot, Want
+from overlay.core.messages import (
+    Delta,
+    Hashes,
+    Head,
+    Heads,
+    RangeDigests,
+    RangeHashes,
+    RangeWant,
+    Snapshot,
+    Want,
+)
 from overlay.core.outbox import Outbox
 from overlay.core.prefix_index import BYTES_PER_BLOCK, BYTES_PER_CLAIM, PrefixIndex
 from overlay.core.replica import Replica
+from overlay.core.timers import Timers
 from overlay.core.timing import Timing
 from overlay.core.types import Epoch, NodeId, Version
 
@@ -57,6 +68,7 @@ class Follower:
     links: LinkTable
     bulk: BulkSender
     timing: Timing
+    timers: Timers
     outbox: Outbox
     rng: random.Random
     followed: Callable[[NodeId], bool]
@@ -81,9 +93,7 @@ class Follower:
         `unreachable` are followed members without a stream; any peer may serve their sets.
         """
         for replica in self.replicas.values():
-            head = replica.head
-            if head is not None and (replica.refetch or replica.behind(head.epoch, head.version)):
-                self._ask(now, replica)
+            self._ask_again(now, replica)
         for origin in unreachable:
             self._ask(now, self._replica(origin))
 
@@ -110,14 +120,15 @@ class Follower:
         origin = head.origin or link.peer
         if not self._follows(link, origin):
             return
-        if not self.keys.genuine(origin, head):
+        verified = self.keys.verified(origin, head)
+        if verified is None:
             if origin == link.peer:
                 raise ProtocolError("a head without a valid signature")
             return
         replica = self._replica(origin)
         known = replica.head
         if known is None or (head.epoch, head.version) >= (known.epoch, known.version):
-            replica.head = head
+            replica.head = verified
         if head.epoch > replica.epoch:
             replica.restart(head.epoch)
         if replica.behind(head.epoch, head.version):
@@ -143,7 +154,7 @@ class Follower:
 
     def _ask(self, now: float, replica: Replica, link: Link | None = None) -> None:
         """Wants what is missing: from the origin, or from whoever told, or from anyone."""
-        if replica.wanted_at is not None and now - replica.wanted_at < self.timing.want_retry_s:
+        if replica.wanted_at is not None and now - replica.wanted_at < 0.99 * self.timing.want_retry_s:
             return
         if not self._has_room(now, replica, 0):
             return
@@ -156,8 +167,15 @@ class Follower:
         if link is None:
             return
         replica.wanted_at = now
+        self.timers.at(now + self.timing.want_retry_s, lambda at: self._ask_again(at, replica))
         at = (Epoch(0), Version(0)) if replica.refetch else (replica.epoch, replica.version)
         self.outbox.send(link.id, Want(replica.origin, *at))
+
+    def _ask_again(self, now: float, replica: Replica) -> None:
+        """Still behind what a head promised: the Want, or its answer, was lost."""
+        head = replica.head
+        if head is not None and (replica.refetch or replica.behind(head.epoch, head.version)):
+            self._ask(now, replica)
 
     def on_want(self, now: float, link: Link, want: Want) -> None:
         """Serves someone else's set as a relay, now or once a signed head proves it."""
@@ -179,9 +197,7 @@ class Follower:
         return True
 
     def _relay_head(self, link: Link, origin: NodeId, head: Head) -> None:
-        key, certificate = self.keys.credentials(origin)
-        relayed = replace(head, origin=origin, gossip_key=key, gossip_key_certificate=certificate)
-        self.outbox.send(link.id, Heads((relayed,)))
+        self.outbox.send(link.id, Heads((replace(head, origin=origin),)))
 
     def _pay(self, now: float, replica: Replica) -> None:
         for link, origin in [key for key in self._owed if key[1] == replica.origin]:
@@ -229,14 +245,8 @@ class Follower:
         whole = replica.stage(part)
         if whole is None or not self._has_room(now, replica, len(whole)):
             return
-        if origin != link.peer:
-            head = replica.head
-            if (
-                head is None
-                or (head.epoch, head.version) != at
-                or self.digester.digest(whole) != digest_of(head)
-            ):
-                return
+        if origin != link.peer and not self._proven_snapshot(replica, part, whole):
+            return
         replica.swap(part.epoch, part.version, whole)
         self._moved_on(now, link, replica)
 
@@ -245,6 +255,12 @@ class Follower:
         if head is None or (head.epoch, head.version) != (delta.epoch, delta.version_to):
             return False
         return replica.after(delta.added, delta.removed) == digest_of(head)
+
+    def _proven_snapshot(self, replica: Replica, part: Snapshot, whole: Hashes) -> bool:
+        head = replica.head
+        if head is None or (head.epoch, head.version) != (part.epoch, part.version):
+            return False
+        return self.digester.digest(whole) == digest_of(head)
 
     def _moved_on(self, now: float, link: Link, replica: Replica) -> None:
         replica.wanted_at = None

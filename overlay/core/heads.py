@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from overlay.core.digest import SetDigest
 from overlay.core.messages import Filter, Head
 from overlay.core.options import Signer
 from overlay.core.own_set import OwnSet
 from overlay.core.types import NodeId
+
+Signed = TypeVar("Signed", Head, Filter)
 
 _KEYS_PER_ORIGIN = 2
 """The present gossip key, and the one before a restart."""
@@ -60,18 +63,16 @@ class KeyRing:
             self._keys[origin] = {**dict(kept), gossip_key: certificate}
         return True
 
-    def genuine(self, origin: NodeId, signed: Head | Filter) -> bool:
-        """Whether `origin` signed this; learns the key that came along, if any."""
+    def verified(self, origin: NodeId, signed: Signed) -> Signed | None:
+        """`signed` with its key and certificate, if `origin` signed it; learns a key that came along."""
         if signed.gossip_key and not self.trust(origin, signed.gossip_key, signed.gossip_key_certificate):
-            return False
+            return None
         payload = head_payload(origin, signed) if isinstance(signed, Head) else filter_payload(origin, signed)
-        keys = (signed.gossip_key,) if signed.gossip_key else tuple(self._keys.get(origin, ()))[::-1]
-        return any(self.signer.verify(key, payload, signed.signature) for key in keys)
-
-    def credentials(self, origin: NodeId) -> tuple[bytes, bytes]:
-        """The newest key of an origin and its certificate, for those who don't know it; raises KeyError."""
-        key, certificate = next(reversed(self._keys[origin].items()))
-        return key, certificate
+        known = self._keys.get(origin, {})
+        for key in (signed.gossip_key,) if signed.gossip_key else tuple(known)[::-1]:
+            if self.signer.verify(key, payload, signed.signature):
+                return replace(signed, gossip_key=key, gossip_key_certificate=known[key])
+        return None
 
     def forget(self, origin: NodeId) -> None:
         self._keys.pop(origin, None)

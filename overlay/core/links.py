@@ -28,6 +28,7 @@ class Link:
     heard_at: float = 0.0
     head_sent: tuple[Epoch, Version] = field(default=(Epoch(0), Version(0)))
     head_sent_at: float = float("-inf")
+    head_sends: int = 0
 
     @property
     def ready(self) -> bool:
@@ -73,6 +74,10 @@ class LinkTable:
     def active(self, peer: NodeId) -> Link | None:
         """The stream that speaks for a peer, if one is ready."""
         return self._active.get(peer)
+
+    def all(self) -> list[Link]:
+        """Every stream, ready or not."""
+        return list(self._links.values())
 
     def connected(self) -> list[NodeId]:
         """Peers with a ready stream, in the order they came up."""

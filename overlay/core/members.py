@@ -7,7 +7,6 @@ incarnation suspect beats alive, and dead or left beat both.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -100,6 +99,11 @@ def supersedes(news: Member, peer: PeerRecord) -> bool:
     return _RANK[_STATE[news.state]] > _RANK[peer.state]
 
 
+def as_alive(hello: Hello) -> PeerRecord:
+    """A peer as its Hello alone tells of it."""
+    return PeerRecord(hello.node_id, PeerState.ALIVE, hello.incarnation, 0.0, hello.addresses, hello)
+
+
 def state_of(news: Member) -> PeerState:
     return _STATE[news.state]
 
@@ -109,34 +113,43 @@ def plausible(news: Member) -> bool:
     return 0 <= news.incarnation < MAX_EPOCH and len(news.addresses) <= MAX_ADDRESSES_PER_NODE
 
 
+_LAST_ROUND = 1 << 16
+
+
 class NewsQueue:
-    """Membership news on its way, each piece passed on a few times, the freshest first."""
+    """Membership news on its way, each piece passed on a few times, the freshest first.
+
+    Suspicions of one node by different reporters are different news: they are counted.
+    """
 
     REPEATS = 3
     """Times log2 of the mesh's size: enough for everyone with high probability (SWIM, section 4.1)."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self._news: dict[NodeId, tuple[int, Member]] = {}
+    def __init__(self) -> None:
+        self._news: dict[tuple[NodeId, NodeId | None], tuple[int, Member]] = {}
 
     def __len__(self) -> int:
         return len(self._news)
 
-    def put(self, news: Member) -> None:
-        """Adds a piece of news; it replaces what was said of the same node."""
-        self._news.pop(news.node_id, None)
-        self._news[news.node_id] = (0, news)
+    def put(self, news: Member, *, again: bool = False) -> None:
+        """Adds a piece of news, which replaces what it makes old; told `again`, one round is enough."""
+        suspicion = news.state is MemberState.SUSPECT
+        if not suspicion:
+            self.drop(news.node_id)
+        self._news[news.node_id, news.reporter if suspicion else None] = (_LAST_ROUND if again else 0, news)
 
     def drop(self, node_id: NodeId) -> None:
-        self._news.pop(node_id, None)
+        """Says no more of a node."""
+        for key in [key for key in self._news if key[0] == node_id]:
+            del self._news[key]
 
     def take(self, limit: int, mesh_size: int, copies: int) -> tuple[Member, ...]:
         """The news said least often so far, which are about to be sent to `copies` peers."""
         most = self.REPEATS * math.ceil(math.log2(mesh_size + 1))
-        chosen = sorted(self._news.values(), key=lambda entry: entry[0])[:limit]
-        for sent, member in chosen:
+        chosen = sorted(self._news.items(), key=lambda entry: entry[1][0])[:limit]
+        for key, (sent, member) in chosen:
             if sent + copies >= most:
-                del self._news[member.node_id]
+                del self._news[key]
             else:
-                self._news[member.node_id] = (sent + copies, member)
-        return tuple(member for _, member in chosen)
+                self._news[key] = (sent + copies, member)
+        return tuple(member for _, (_, member) in chosen)

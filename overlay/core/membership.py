@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from overlay.core.errors import ProtocolError
 from overlay.core.limits import MAX_EPOCH, MAX_MEMBERS_PER_FRAME
 from overlay.core.links import Link, LinkTable
-from overlay.core.members import MemberTable, NewsQueue, PeerRecord, plausible, state_of, supersedes
+from overlay.core.members import MemberTable, NewsQueue, PeerRecord, as_alive, plausible, state_of, supersedes
 from overlay.core.messages import Hello, Member, Members, MemberState
 from overlay.core.outbox import Outbox
 from overlay.core.suspicion import Suspicion
@@ -52,7 +52,7 @@ class Membership:
     _spreading: bool = False
 
     def __post_init__(self) -> None:
-        self.news = NewsQueue(self.rng)
+        self.news = NewsQueue()
 
     # -- first-hand knowledge ---------------------------------------------------------------------
 
@@ -63,8 +63,9 @@ class Membership:
             peer = PeerRecord(hello.node_id, PeerState.CANDIDATE, hello.incarnation, now)
             if not self.table.add(peer):
                 return
-        stale = peer.news() if peer.gone and peer.incarnation >= hello.incarnation else None
-        news = peer.hello != hello or stale is not None
+        stale = peer.news() if supersedes(peer.news(), as_alive(hello)) else None
+        first_told = peer.hello is None and peer.incarnation == hello.incarnation
+        news = peer.hello != hello
         peer.hello = hello
         peer.addresses = hello.addresses
         if hello.incarnation > peer.incarnation or not peer.present:
@@ -73,7 +74,7 @@ class Membership:
         if stale is not None:
             self._tell(peer.node_id, stale)
         elif news:
-            self._pass_on(now, peer)
+            self._pass_on(now, peer, again=first_told)
 
     def greet(self, link: Link) -> None:
         """Tells a peer that just connected whom else there is."""
@@ -269,9 +270,10 @@ class Membership:
                 self.outbox.send(link.id, Members(members))
         self.spread(now)
 
-    def _pass_on(self, now: float, peer: PeerRecord) -> None:
+    def _pass_on(self, now: float, peer: PeerRecord, *, again: bool = False) -> None:
+        """Vouches for a peer; less loudly if others have told it already."""
         if peer.hello is not None:
-            self.news.put(peer.news())
+            self.news.put(peer.news(), again=again)
             self.spread(now)
 
     def _tell(self, node_id: NodeId, news: Member) -> None:

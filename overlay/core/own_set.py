@@ -78,7 +78,8 @@ class OwnSet:
         """What changed since `version`; None when the log doesn't reach back that far."""
         if not self.floor <= version <= self.version:
             return None
-        added, removed = [], []
+        added: list[int] = []
+        removed: list[int] = []
         for block, (when, stored) in reversed(self._log.items()):
             if when <= version:
                 break

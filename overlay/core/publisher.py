@@ -53,8 +53,8 @@ class Publisher:
         """Once a round: the head goes to those that haven't seen it, or not for long."""
         present = (self.own.epoch, self.own.version)
         for link in self.links.ready():
-            stale = now - link.head_sent_at >= self.timing.head_refresh_s
-            if link.follows and (stale or link.head_sent != present):
+            old = link.head_sent != present or now - link.head_sent_at >= self.timing.head_refresh_s
+            if link.follows and (old or link.head_sends <= self.timing.head_repeats):
                 self.send_head(now, link)
 
     def head(self) -> Head:
@@ -66,7 +66,9 @@ class Publisher:
 
     def send_head(self, now: float, link: Link) -> None:
         head = self.head()
-        link.head_sent, link.head_sent_at = (head.epoch, head.version), now
+        version = (head.epoch, head.version)
+        link.head_sends = link.head_sends + 1 if link.head_sent == version else 1
+        link.head_sent, link.head_sent_at = version, now
         self.outbox.send(link.id, Heads((head,)))
 
     def serve(self, now: float, link: Link, want: Want) -> None:

@@ -50,12 +50,10 @@ class Sessions:
             self.outbox.close(event.link, ByeReason.SELF, "this address leads to the node itself")
             return
         if now < self._banned_until.get(event.peer, now):
-            self.outbox.close(
-                event.link, ByeReason.PROTOCOL, "this peer broke the protocol a short while ago"
-            )
+            self._refuse(now, event, ByeReason.PROTOCOL, "this peer broke the protocol not long ago")
             return
         if len(self.links) >= MAX_LINKS:
-            self.outbox.close(event.link, ByeReason.OVERLOADED, f"{MAX_LINKS} streams are open")
+            self._refuse(now, event, ByeReason.OVERLOADED, f"{MAX_LINKS} streams are open")
             return
         siblings = self.links.to(event.peer)
         if len(siblings) >= MAX_LINKS_PER_PEER:
@@ -135,6 +133,11 @@ class Sessions:
         self.outbox.emit(PeerMisbehaved(link.peer, violation))
         for each in self.links.to(link.peer):
             self.end(now, each, ByeReason.PROTOCOL, violation)
+
+    def _refuse(self, now: float, event: LinkUp, reason: ByeReason, detail: str) -> None:
+        self.outbox.close(event.link, reason, detail)
+        if not self.links.to(event.peer):
+            self.dialer.lost(now, event.peer, 0.0)
 
     def _expect_hello(self, now: float, link: Link) -> None:
         if self.links.get(link.id) is link and not link.ready:

@@ -1,0 +1,473 @@
+"""A mesh of real cores under a virtual clock: the same seed gives the same run, event for event."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from base64 import b32encode
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+from overlay.core.actions import Action, Close, Dial, Emit, Persist, Send, SetTimer
+from overlay.core.core import Core
+from overlay.core.events import (
+    DialFailed,
+    Event,
+    Leave,
+    LinkDown,
+    LinkId,
+    LinkUp,
+    LocalBlocks,
+    LocalCleared,
+    MessageReceived,
+    Started,
+    TimerFired,
+)
+from overlay.core.messages import Bye, Hello, Message
+from overlay.core.options import CoreOptions
+from overlay.core.timing import Timing
+from overlay.core.types import Address, BlockHash, NodeId
+from overlay.core.views import MemberChanged, PeerState
+from overlay.sim.network import Network, NetworkOptions
+from overlay.sim.signer import SimSigner
+
+MODEL = b"simulated model"
+PORT = 7070
+EPOCH_MS = 1_800_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorldOptions:
+    """A mesh to simulate. The first `seeds` nodes are every node's seeds."""
+
+    nodes: int
+    seed: int = 0
+    seeds: int = 1
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    timing: Timing = field(default_factory=Timing.sim)
+    full_mesh: int = 256
+    degree: int = 16
+    history: bool = True
+    trace: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """A stream between two nodes; `ends` are (node, its link), the dialler's first."""
+
+    ends: tuple[tuple[int, LinkId], tuple[int, LinkId]]
+    open: list[bool] = field(default_factory=lambda: [False, False])
+    last_arrival: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    hello_arrival: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+
+@dataclass(slots=True, eq=False)
+class SimNode:
+    """One node: its core while it runs, its disk, and the blocks its engine has."""
+
+    number: int
+    node_id: NodeId
+    address: Address
+    core: Core | None = None
+    disk: dict[str, bytes] = field(default_factory=dict)
+    blocks: set[int] = field(default_factory=set)
+    links: dict[LinkId, tuple[Connection, int]] = field(default_factory=dict)
+    runs: int = 0
+    timer: int = 0
+    paused: bool = False
+    waiting: list[Event] = field(default_factory=list)
+    disturbed_at: float = float("-inf")
+    history: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
+    last_seen: tuple[int, int] = (0, 0)
+
+    @property
+    def healthy(self) -> bool:
+        return self.core is not None and not self.paused
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened so far; bytes are payload bytes as the protocol would put them on the wire."""
+
+    frames: int = 0
+    deaths: list[tuple[float, int, int]] = field(default_factory=list)
+    false_deaths: list[tuple[float, int, int]] = field(default_factory=list)
+    bytes_sent: list[int] = field(default_factory=list)
+
+
+class World:
+    """Simulated nodes, connections and time."""
+
+    def __init__(self, options: WorldOptions) -> None:
+        self.options = options
+        self.now = 0.0
+        self.rng = random.Random(options.seed)
+        self.network = Network(options.network, random.Random(options.seed + 1))
+        self.nodes = [_make_node(number) for number in range(options.nodes)]
+        self.tally = Tally(bytes_sent=[0] * options.nodes)
+        self.trace: list[str] = []
+        self.clock_ms = EPOCH_MS
+        self.size_of: Callable[[Message], int] | None = None
+        self._numbers = {node.node_id: node.number for node in self.nodes}
+        self._by_address = {node.address: node for node in self.nodes}
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._next_link = 0
+        self._disturbed_at = float("-inf")
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        """Lets virtual time pass."""
+        end = self.now + seconds
+        self.run_until(lambda: False, end)
+
+    def run_until(self, condition: Callable[[], bool], deadline: float, every: float = 0.25) -> bool:
+        """Runs until `condition` holds, looking each `every` seconds; False past the deadline."""
+        look_at = self.now
+        while True:
+            if self.now >= look_at:
+                if condition():
+                    return True
+                look_at = self.now + every
+            stop = min(look_at, deadline)
+            queue = self._queue
+            while queue and queue[0][0] <= stop:
+                self.now, _, task = heapq.heappop(queue)
+                task()
+            self.now = stop
+            if stop >= deadline:
+                return condition()
+
+    def _later(self, delay: float, task: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._queue, (self.now + delay, self._sequence, task))
+
+    # -- what scripts do --------------------------------------------------------------------------
+
+    def start(self, number: int, *, keep_disk: bool = True) -> None:
+        """Starts a node that isn't running, with nothing cached."""
+        node = self.nodes[number]
+        if node.core is not None:
+            raise ValueError(f"node {number} runs already")
+        if not keep_disk:
+            node.disk.clear()
+        node.runs += 1
+        node.blocks.clear()
+        node.core = self._make_core(node)
+        self._disturb(node)
+        self._hand_in(node, Started())
+
+    def crash(self, number: int, *, silently: bool = False) -> None:
+        """Ends a node at once; its peers' streams break at once too, or `silently` only by timeout."""
+        node = self.nodes[number]
+        node.core = None
+        node.paused = False
+        node.waiting.clear()
+        node.timer += 1
+        self._disturb(node)
+        delay = self.network.options.tcp_timeout_s if silently else 0.0
+        for connection, end in list(node.links.values()):
+            connection.open[end] = False
+            self._later(delay + self.network.latency(), lambda c=connection, e=end: self._break(c, 1 - e))  # type: ignore[misc]  # mypy can't infer a lambda's defaults
+        node.links.clear()
+
+    def leave(self, number: int) -> None:
+        """Lets a node say goodbye, and ends it."""
+        node = self.nodes[number]
+        self._hand_in(node, Leave())
+        self.crash(number)
+
+    def pause(self, number: int, seconds: float) -> None:
+        """Stops a node's process for a while; what happens to it meanwhile waits."""
+        node = self.nodes[number]
+        node.paused = True
+        self._disturb(node)
+        runs = node.runs
+        self._later(seconds, lambda: self._resume(node, runs))
+
+    def partition(self, groups: list[list[int]]) -> None:
+        """Splits the network; streams across the cut break by timeout."""
+        self.network.partition(groups)
+        self._cut_off()
+
+    def cut(self, source: int, target: int) -> None:
+        """Cuts one direction between two nodes."""
+        self.network.cut(source, target)
+        self._cut_off()
+
+    def heal(self) -> None:
+        """Ends all cuts."""
+        self.network.heal()
+        self._disturbed_at = self.now
+
+    def store(self, number: int, blocks: Iterable[int]) -> None:
+        """A node's engine caches blocks."""
+        node, new = self.nodes[number], [BlockHash(block) for block in blocks]
+        node.blocks.update(new)
+        self._hand_in(node, LocalBlocks(stored=new))
+
+    def remove(self, number: int, blocks: Iterable[int]) -> None:
+        """A node's engine evicts blocks."""
+        node, old = self.nodes[number], [BlockHash(block) for block in blocks]
+        node.blocks.difference_update(old)
+        self._hand_in(node, LocalBlocks(removed=old))
+
+    def clear(self, number: int) -> None:
+        """A node's engine loses its cache."""
+        self.nodes[number].blocks.clear()
+        self._hand_in(self.nodes[number], LocalCleared())
+
+    # -- what holds -------------------------------------------------------------------------------
+
+    def running(self) -> list[SimNode]:
+        return [node for node in self.nodes if node.core is not None]
+
+    def state(self, observer: int, subject: int) -> PeerState | None:
+        """What one running node believes of another; None when it knows nothing."""
+        core = self.nodes[observer].core
+        peer = core.table.get(self.nodes[subject].node_id) if core is not None else None
+        return peer.state if peer is not None else None
+
+    def acquainted(self) -> bool:
+        """Whether every running node believes every other alive, and is connected to it."""
+        running = self.running()
+        return all(
+            node.core is not None
+            and len(node.core.links.connected()) >= len(running) - 1
+            and all(
+                other is node or self.state(node.number, other.number) is PeerState.ALIVE for other in running
+            )
+            for node in running
+        )
+
+    def converged(self) -> bool:
+        """Whether every running node holds exactly the blocks of every other that runs."""
+        running = self.running()
+        return all(
+            self.replica(node.number, other.number) == other.blocks
+            for node in running
+            for other in running
+            if other is not node
+        )
+
+    def replica(self, holder: int, origin: int) -> set[int] | None:
+        """What one node believes another has cached; None when it follows no such set."""
+        core = self.nodes[holder].core
+        replica = core.follower.replicas.get(self.nodes[origin].node_id) if core is not None else None
+        return set(replica.hashes().tolist()) if replica is not None else None
+
+    def wrong_replicas(self) -> list[str]:
+        """Replicas that differ from what their origin had at the same (epoch, version): invariant 2."""
+        wrong = []
+        for node in self.running():
+            if node.core is None:
+                continue
+            for origin_id, replica in node.core.follower.replicas.items():
+                origin = self.nodes[self._numbers[origin_id]]
+                at = (replica.epoch, replica.version)
+                truth = origin.history.get(at, frozenset()) if replica.version else frozenset()
+                if set(replica.hashes().tolist()) != truth or len(truth) != replica.digest.count:
+                    wrong.append(f"n{node.number} holds n{origin.number} wrongly at {at}")
+        return wrong
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _make_core(self, node: SimNode) -> Core:
+        options = self.options
+        seeds = [other.address for other in self.nodes[: options.seeds] if other is not node]
+        core_options = CoreOptions(
+            node_id=node.node_id,
+            addresses=(node.address,),
+            model=MODEL,
+            model_name="simulated",
+            digest_key=b"the digest key of the simulator",
+            signer=SimSigner(node.node_id, node.runs),
+            seeds=seeds,
+            timing=options.timing,
+            full_mesh=options.full_mesh,
+            degree=options.degree,
+        )
+        rng = random.Random(f"{options.seed} {node.number} {node.runs}")
+        return Core(core_options, rng, self.clock_ms + int(self.now * 1000), dict(node.disk))
+
+    def _hand_in(self, node: SimNode, event: Event) -> None:
+        core = node.core
+        if core is None:
+            return
+        if node.paused:
+            node.waiting.append(event)
+            return
+        actions = core.handle(self.now, event)
+        if self.options.history:
+            self._remember(node, core)
+        for action in actions:
+            if self.options.trace:
+                self.trace.append(f"{self.now:.6f} n{node.number} {action}")
+            self._perform(node, action)
+
+    def _remember(self, node: SimNode, core: Core) -> None:
+        at = (core.own.epoch, core.own.version)
+        if at != node.last_seen:
+            node.last_seen = at
+            node.history[at] = frozenset(core.own.hashes().tolist())
+
+    def _perform(self, node: SimNode, action: Action) -> None:
+        match action:
+            case Send(link, message):
+                self._send(node, link, message)
+            case SetTimer(at):
+                node.timer += 1
+                timer = node.timer
+                self._later(max(0.0, at - self.now), lambda: self._fire(node, timer))
+            case Dial(address, node_id):
+                self._dial(node, address, node_id)
+            case Close(link, _):
+                self._close(node, link)
+            case Persist(key, value):
+                node.disk[key] = value
+            case Emit(MemberChanged(peer, PeerState.DEAD)):
+                self._note_death(node, self.nodes[self._numbers[peer]])
+            case _:
+                pass
+
+    def _fire(self, node: SimNode, timer: int) -> None:
+        if node.timer == timer:
+            self._hand_in(node, TimerFired())
+
+    def _send(self, node: SimNode, link: LinkId, message: Message) -> None:
+        known = node.links.get(link)
+        if known is None:
+            return
+        connection, end = known
+        target, target_link = connection.ends[1 - end]
+        self.tally.frames += 1
+        if self.size_of is not None:
+            self.tally.bytes_sent[node.number] += self.size_of(message)
+        reliable = isinstance(message, Hello | Bye)
+        for latency in [self.network.latency()] if reliable else self.network.fates():
+            arrival = max(self.now + latency, connection.hello_arrival[end])
+            if reliable or not self.network.reordered():
+                arrival = max(arrival, connection.last_arrival[end])
+                connection.last_arrival[end] = arrival
+            if isinstance(message, Hello):
+                connection.hello_arrival[end] = arrival
+            self._later(
+                arrival - self.now,
+                lambda: self._arrive(node.number, self.nodes[target], target_link, message),
+            )
+
+    def _arrive(self, source: int, target: SimNode, link: LinkId, message: Message) -> None:
+        if link in target.links and self.network.passes(source, target.number):
+            self._hand_in(target, MessageReceived(link, message))
+
+    def _dial(self, node: SimNode, address: Address, node_id: NodeId | None) -> None:
+        target = self._by_address.get(address)
+        runs = node.runs
+        there = self.network.latency() * 2
+
+        def answer() -> None:
+            if node.core is None or node.runs != runs:
+                return
+            reachable = target is not None and (
+                self.network.passes(node.number, target.number)
+                and self.network.passes(target.number, node.number)
+            )
+            if target is None or (reachable and target.core is None):
+                self._hand_in(node, DialFailed(address, node_id, "connection refused"))
+            elif not reachable or target.paused or self.network.handshake_fails():
+                wait = self.network.options.dial_timeout_s
+                self._later(wait, lambda: self._fail_dial(node, runs, address, node_id))
+            elif node_id is not None and target.node_id != node_id:
+                self._hand_in(node, DialFailed(address, node_id, "another node answered"))
+            else:
+                self._connect(node, target, address)
+
+        self._later(there, answer)
+
+    def _fail_dial(self, node: SimNode, runs: int, address: Address, node_id: NodeId | None) -> None:
+        if node.runs == runs:
+            self._hand_in(node, DialFailed(address, node_id, "no answer"))
+
+    def _connect(self, dialler: SimNode, acceptor: SimNode, address: Address) -> None:
+        first, second = LinkId(self._next_link), LinkId(self._next_link + 1)
+        self._next_link += 2
+        connection = Connection(((dialler.number, first), (acceptor.number, second)))
+        connection.open = [True, True]
+        dialler.links[first] = (connection, 0)
+        acceptor.links[second] = (connection, 1)
+        self._hand_in(acceptor, LinkUp(second, dialler.node_id))
+        self._hand_in(dialler, LinkUp(first, acceptor.node_id, address))
+
+    def _close(self, node: SimNode, link: LinkId) -> None:
+        known = node.links.pop(link, None)
+        if known is None:
+            return
+        connection, end = known
+        connection.open[end] = False
+        after = max(connection.last_arrival[end], self.now + self.network.options.latency_s[1])
+        self._later(after - self.now, lambda: self._break(connection, 1 - end))
+
+    def _break(self, connection: Connection, end: int) -> None:
+        """One end notices that its stream is gone."""
+        number, link = connection.ends[end]
+        node = self.nodes[number]
+        if connection.open[end] and link in node.links:
+            connection.open[end] = False
+            del node.links[link]
+            self._hand_in(node, LinkDown(link, "broken"))
+
+    def _cut_off(self) -> None:
+        self._disturbed_at = self.now
+        connections = {
+            id(connection): connection for node in self.nodes for connection, _ in node.links.values()
+        }
+        for connection in connections.values():
+            if not self._passes(connection):
+                wait = self.network.options.tcp_timeout_s
+                self._later(wait, lambda c=connection: self._time_out(c))  # type: ignore[misc]  # as above
+
+    def _passes(self, connection: Connection) -> bool:
+        (first, _), (second, _) = connection.ends
+        return self.network.passes(first, second) and self.network.passes(second, first)
+
+    def _time_out(self, connection: Connection) -> None:
+        if not self._passes(connection):
+            self._break(connection, 0)
+            self._break(connection, 1)
+
+    def _resume(self, node: SimNode, runs: int) -> None:
+        if node.runs != runs or node.core is None:
+            return
+        node.paused = False
+        self._disturb(node)
+        waiting, node.waiting = node.waiting, []
+        for event in waiting:
+            self._hand_in(node, event)
+
+    def _disturb(self, node: SimNode) -> None:
+        node.disturbed_at = self.now
+
+    def _note_death(self, observer: SimNode, subject: SimNode) -> None:
+        entry = (self.now, observer.number, subject.number)
+        self.tally.deaths.append(entry)
+        settled = self.now - max(observer.disturbed_at, subject.disturbed_at, self._disturbed_at)
+        if observer.healthy and subject.healthy and self.network.whole and settled > SETTLING_S:
+            self.tally.false_deaths.append(entry)
+
+
+SETTLING_S = 40.0
+"""A node counts as healthy again this long after what was done to it: the longest suspicion."""
+
+
+def _make_node(number: int) -> SimNode:
+    digest = sha256(f"simulated node {number}".encode()).digest()
+    node_id = NodeId(b32encode(digest).decode().rstrip("=").lower())
+    host = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+    return SimNode(number, node_id, Address(host, PORT))
+
+
+def small(options: WorldOptions, **changes: object) -> WorldOptions:
+    """The same world with some options changed."""
+    return replace(options, **changes)  # type: ignore[arg-type]  # replace() checks the names
