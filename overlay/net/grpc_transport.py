@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 import grpc
@@ -18,8 +18,6 @@ from overlay.net.security import TransportSecurity
 from overlay.net.transport import Accept, Frames
 from rumormill.v1 import overlay_pb2 as pb
 from rumormill.v1 import overlay_pb2_grpc
-
-log = logging.getLogger(__name__)
 
 OPEN_TIMEOUT_S = 4.0
 """From the first contact to the peer's acceptance of the stream."""
@@ -101,25 +99,30 @@ class DialledStream:
 
 
 class AcceptedStream:
-    """The serving end of a gossip stream; `task` is the one that serves the RPC."""
+    """The serving end of a gossip stream."""
 
-    def __init__(
-        self, peer: NodeId, requests: AsyncIterator[pb.Frame], task: asyncio.Task[object] | None
-    ) -> None:
+    def __init__(self, peer: NodeId, requests: AsyncIterator[pb.Frame], context: GossipContext) -> None:
         self.peer = peer
         self._requests = requests
-        self._task = task
+        self._context = context
+        self._aborting: asyncio.Task[None] | None = None
 
     async def frames(self) -> Frames:
         try:
             async for frame in self._requests:
                 yield frame
-        except grpc.aio.AbortError as error:
+        except (grpc.aio.UsageError, grpc.aio.InternalError) as error:
+            # The call ended while its next frame was awaited.
             raise StreamLostError(str(error)) from error
 
     def abort(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        # Cancelling the handler instead would leave the call open on the peer's side.
+        if self._aborting is None:
+            self._aborting = asyncio.ensure_future(self._abort())
+
+    async def _abort(self) -> None:
+        with suppress(grpc.aio.AbortError, grpc.aio.UsageError, grpc.aio.InternalError):
+            await self._context.abort(grpc.StatusCode.CANCELLED, "the node ended this stream")
 
 
 async def serve_stream(
@@ -137,8 +140,7 @@ async def serve_stream(
         return
     # The dialler waits for this to know that it was let in.
     await context.send_initial_metadata(())
-    stream = AcceptedStream(NodeId(identity.name), requests, asyncio.current_task())
-    outgoing = accept(stream)
+    outgoing = accept(AcceptedStream(NodeId(identity.name), requests, context))
     try:
         async for frame in outgoing:
             yield frame
