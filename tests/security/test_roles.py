@@ -1,0 +1,156 @@
+"""Every method with every kind of caller, over real TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from certs.authority import Authority, issue_leaf
+from certs.identity import key_id
+from certs.node_key import private_pem
+from certs.roles import ALLOWED_ROLES, Role
+from certs.token import MeshToken
+from certs.token_source import caller_credentials, node_credentials
+from rumormill.v1 import admin_pb2, inference_pb2, overlay_pb2
+from tests.security.doors import METHODS, UNLISTED, call, call_all, door, guarded_server, open_channel
+
+TOKEN = MeshToken(bytes(range(32)))
+DAY, NOW = timedelta(days=1), timedelta()
+OK = grpc.StatusCode.OK
+DENIED = grpc.StatusCode.PERMISSION_DENIED
+UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+EXPECTED = {
+    Role.CLIENT: {"rumormill.v1.Inference", "health", "reflection"},
+    Role.NODE: {"rumormill.v1.Inference", "rumormill.v1.Overlay", "health", "reflection"},
+    Role.OPERATOR: {"rumormill.v1.Inference", "rumormill.v1.Admin", "health", "reflection"},
+}
+
+
+def group(method: str) -> str:
+    service = method.split("/")[1]
+    return "health" if "health" in service else "reflection" if "reflection" in service else service
+
+
+def test_the_table_knows_every_method_that_is_served() -> None:
+    served = {
+        f"/{file.package}.{service.name}/{method.name}"
+        for file in (module.DESCRIPTOR for module in (inference_pb2, overlay_pb2, admin_pb2))
+        for service in file.services_by_name.values()
+        for method in service.methods
+    }
+    assert served <= set(ALLOWED_ROLES)
+    assert {method for method in ALLOWED_ROLES if "rumormill" in method} <= served
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_a_role_may_call_what_the_table_says_and_nothing_else(role: Role, tmp_path: Path) -> None:
+    caller = caller_credentials(TOKEN, role)
+    async with door(node_credentials(TOKEN, tmp_path), caller.channel_credentials()) as channel:
+        statuses = await call_all(channel)
+    for method, (code, text) in statuses.items():
+        if method != UNLISTED and group(method) in EXPECTED[role]:
+            assert (code, text) == (OK, f"{role.value}/{caller.node_id}"), method
+        else:
+            assert code is DENIED, method
+            assert method in text
+            assert "role" in text
+
+
+Leaf = tuple[bytes, bytes]
+"""A private key and its leaf, PEM."""
+
+
+def leaf(
+    authority: Authority,
+    *,
+    claims: Role | None = None,
+    mesh_id: str = "",
+    name: str = "",
+    start: timedelta = NOW,
+) -> Leaf:
+    """What the holder of an authority's key can issue, true or not."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    assert authority.private_key is not None
+    issued = issue_leaf(
+        authority.certificate(),
+        authority.private_key,
+        key.public_key(),
+        mesh_id or authority.mesh_id,
+        claims or authority.role,
+        name or key_id(key.public_key()),
+        DAY,
+        datetime.now(UTC) + start,
+    )
+    return private_pem(key), issued.public_bytes(Encoding.PEM)
+
+
+def authority(role: Role, token: MeshToken = TOKEN) -> Authority:
+    return Authority.from_token(token, role)
+
+
+BAD_CALLERS: dict[str, tuple[Callable[[], Leaf | None], grpc.StatusCode]] = {
+    "no certificate": (lambda: None, UNAVAILABLE),
+    "another mesh": (lambda: leaf(authority(Role.OPERATOR, MeshToken.make())), UNAVAILABLE),
+    "expired": (lambda: leaf(authority(Role.OPERATOR), start=-2 * DAY), UNAVAILABLE),
+    "not yet valid": (lambda: leaf(authority(Role.OPERATOR), start=2 * DAY), UNAVAILABLE),
+    "node named after another": (lambda: leaf(authority(Role.NODE), name="a" * 52), UNAUTHENTICATED),
+    "node as operator": (lambda: leaf(authority(Role.NODE), claims=Role.OPERATOR), UNAUTHENTICATED),
+    "client as node": (lambda: leaf(authority(Role.CLIENT), claims=Role.NODE), UNAUTHENTICATED),
+    "of another mesh by its name": (lambda: leaf(authority(Role.OPERATOR), mesh_id="else"), UNAUTHENTICATED),
+}
+
+
+@pytest.mark.parametrize("who", BAD_CALLERS)
+async def test_nobody_else_may_call_anything(who: str, tmp_path: Path) -> None:
+    make, expected = BAD_CALLERS[who]
+    node = node_credentials(TOKEN, tmp_path)
+    roots = node._source.current().trust.pem()
+    made = make()
+    credentials = grpc.ssl_channel_credentials(roots, *(made or ()))
+    async with door(node, credentials) as channel:
+        statuses = await call_all(channel)
+    assert set(statuses) == set(METHODS)
+    assert {code for code, _ in statuses.values()} == {expected}
+
+
+async def test_revocation_reaches_live_connections(tmp_path: Path) -> None:
+    caller = caller_credentials(TOKEN, Role.OPERATOR)
+    method = "/rumormill.v1.Admin/GetStatus"
+    async with guarded_server(node_credentials(TOKEN, tmp_path)) as port:
+        async with open_channel(port, caller.channel_credentials(), caller.any_node_name) as channel:
+            assert (await call(channel, method))[0] is OK
+            (tmp_path / "denylist").write_text(f"{caller.node_id}\n")
+            code, text = await call(channel, method)
+            assert code is DENIED
+            assert "denylist" in text
+        async with open_channel(port, caller.channel_credentials(), caller.any_node_name) as channel:
+            assert (await call(channel, method))[0] is DENIED
+
+
+async def test_a_denylist_that_cannot_be_read_lets_nobody_in(tmp_path: Path) -> None:
+    caller = caller_credentials(TOKEN, Role.OPERATOR)
+    async with door(node_credentials(TOKEN, tmp_path), caller.channel_credentials()) as channel:
+        (tmp_path / "denylist").write_text("serial:not-a-number\n")
+        code, text = await call(channel, "/rumormill.v1.Admin/GetStatus")
+    assert code is UNAVAILABLE
+    assert "serial" in text
+
+
+async def test_connections_do_not_outlive_their_certificates(tmp_path: Path) -> None:
+    node = node_credentials(TOKEN, tmp_path)
+    caller = caller_credentials(TOKEN, Role.CLIENT)
+    method = "/rumormill.v1.Inference/ListModels"
+    async with door(node, caller.channel_credentials()) as channel:
+        assert (await call(channel, method))[0] is OK
+        node._clock = lambda: datetime.now(UTC) + 2 * DAY
+        code, text = await call(channel, method)
+    assert code is UNAUTHENTICATED
+    assert "expired" in text
