@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -20,7 +20,7 @@ _caller: ContextVar[Identity] = ContextVar("rumormill_caller")
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 # Handlers take (request or request iterator, context) and return an awaitable or an async iterator.
-_Handler = grpc.RpcMethodHandler[Any, Any]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Behaviour = Callable[[Any, Any], Any]
 
 

@@ -42,9 +42,10 @@ from node.request_builder import RequestBuilder
 from node.router import OwnBlocks, Router
 from node.state import RunningNode, StateDir
 from node.version import VERSION
+from overlay.core.errors import OverlayError
 from overlay.core.routing import Decision
 from overlay.core.types import Epoch, Load, NodeId
-from overlay.core.views import PeerView
+from overlay.core.views import MemberChanged, Notification, PeerView
 from overlay.net.codec import encode_load
 from overlay.net.mesh import Mesh, MeshOptions
 from rumormill.v1 import admin_pb2, overlay_pb2
@@ -85,7 +86,7 @@ class Node:
         """Raises StartupError, with everything that had been started stopped again."""
         try:
             await self._start()
-        except (CertsError, EngineError) as error:
+        except (CertsError, EngineError, OverlayError) as error:
             await self._stack.aclose()
             raise StartupError(str(error)) from error
         except BaseException:
@@ -154,7 +155,9 @@ class Node:
                 mdns=self.config.mdns,
             ),
             self.credentials,
+            on_news=self._notice,
         )
+        self._stats_changed(self.engine.stats)
 
     def _make_pipeline(self, tokenizer: Tokenizer) -> None:
         info = self.engine.info
@@ -272,6 +275,10 @@ class Node:
         for (direction, _kind), count in self.mesh.gossip_bytes.items():
             totals[direction] += count
         return totals
+
+    def _notice(self, news: Notification) -> None:
+        if isinstance(news, MemberChanged) and news.state is None:
+            self.router.forget(news.node_id)
 
     def _blocks_changed(self, events: BlockEvents) -> None:
         self.blocks.apply(events)

@@ -15,7 +15,7 @@ def register_node_metrics(node: Node) -> None:
         "rumormill_gossip_bytes",
         "Bytes on gossip streams, by direction and frame kind",
         ["direction", "kind"],
-        lambda: dict(node.mesh.gossip_bytes),
+        lambda: {labels: float(count) for labels, count in node.mesh.gossip_bytes.items()},
     )
     node.metrics.gauge(
         "rumormill_replica_age_seconds",

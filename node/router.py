@@ -35,6 +35,8 @@ class Hearsay(Protocol):
 
     def own_load(self) -> Load: ...
 
+    def is_reachable(self, node_id: NodeId) -> bool: ...
+
 
 class OwnBlocks:
     """The hashes of the blocks this node's engine has cached."""
@@ -175,8 +177,12 @@ class Router:
             return "serves another model"
         if not peer.connected:
             return "not connected"
+        if not self._hearsay.is_reachable(peer.node_id):
+            return "can't be dialled from here"
         if load.draining:
             return "draining"
+        if not load.seconds_per_prefill_token:
+            return "has not told its speed yet"
         if now < self._busy_until.get(peer.node_id, 0.0):
             return "answered BUSY"
         if not load.accepting:

@@ -140,6 +140,7 @@ def decision_to_pb(decision: Decision, request: Request) -> admin_pb2.ExplainRou
                 queue_s=e.queue_s,
                 prefill_s=e.prefill_s,
                 total_s=e.total_s,
+                burden_s=e.burden_s,
                 excluded=e.excluded,
             )
             for e in decision.estimates

@@ -63,6 +63,7 @@ def _as_object(answer: admin_pb2.ExplainRouteResponse) -> dict[str, Any]:
                 "queue_ms": c.queue_s * 1000,
                 "prefill_ms": c.prefill_s * 1000,
                 "total_ms": c.total_s * 1000,
+                "burden_ms": c.burden_s * 1000,
                 "excluded": c.excluded,
             }
             for c in answer.candidates
@@ -72,15 +73,14 @@ def _as_object(answer: admin_pb2.ExplainRouteResponse) -> dict[str, Any]:
 
 def _print(answer: admin_pb2.ExplainRouteResponse) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(title=f"{answer.prompt_tokens} prompt tokens, policy {answer.policy}", title_justify="left")
-    table.add_column("node")
-    for heading in ("cached tokens", "network ms", "queue ms", "prefill ms", "total ms"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
+    from node.cli.table import plain_table
+
+    table = plain_table(
+        "node", ">cached", ">network ms", ">queue ms", ">prefill ms", ">total ms", ">burden ms", ""
+    )
     for candidate in answer.candidates:
-        name = candidate.node_id[:8] + (" (this)" if candidate.is_self else "")
+        name = candidate.node_id[:8] + ("*" if candidate.is_self else "")
         table.add_row(
             name,
             str(candidate.cached_tokens),
@@ -88,8 +88,12 @@ def _print(answer: admin_pb2.ExplainRouteResponse) -> None:
             f"{candidate.queue_s * 1000:.1f}",
             f"{candidate.prefill_s * 1000:.1f}",
             f"{candidate.total_s * 1000:.1f}",
+            f"{candidate.burden_s * 1000:.1f}",
             candidate.excluded or ("chosen" if candidate.node_id == answer.chosen else ""),
         )
     console = Console()
+    console.print(
+        f"{answer.prompt_tokens} prompt tokens, policy {answer.policy}; * is the node that was asked"
+    )
     console.print(table)
     console.print(f"[bold]{answer.chosen[:8]}[/bold]: {answer.reason}")

@@ -73,26 +73,26 @@ def _peer_row(peer: admin_pb2.Peer) -> dict[str, Any]:
 
 def _print(mesh_id: str, rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(title=f"mesh {mesh_id}", title_justify="left")
-    for heading in ("node", "state", "address", "model"):
-        table.add_column(heading)
-    for heading in ("rtt ms", "running", "queued tokens", "ms/token", "cached blocks"):
-        table.add_column(heading, justify="right")
+    from node.cli.table import plain_table
+
+    table = plain_table(
+        "node", "state", "address", ">rtt ms", ">requests", ">queued", ">ms/token", ">blocks", "model"
+    )
     for row in rows:
         table.add_row(
-            row["node_id"][:8] + (" (this)" if row["is_self"] else ""),
-            row["state"] if row["connected"] else f"{row['state']}, not connected",
+            row["node_id"][:8] + ("*" if row["is_self"] else ""),
+            row["state"] if row["connected"] else f"{row['state']}, apart",
             ", ".join(row["addresses"]),
-            row["model"],
-            f"{row['rtt_ms']:.1f}",
+            "-" if row["is_self"] else f"{row['rtt_ms']:.1f}",
             str(row["running"] + row["waiting"]),
             str(row["queued_prefill_tokens"]),
             f"{row['ms_per_prefill_token']:.2f}",
             str(row["cached_blocks"]),
+            row["model"],
         )
     console = Console()
+    console.print(f"mesh {mesh_id}; * is the node that was asked")
     console.print(table)
     if len(rows) == 1:
         console.print(

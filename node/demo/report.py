@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from node.cli.table import plain_table
 from node.demo.runner import PolicyRun, Result
 
-ANSWER_CHARACTERS = 12
+ANSWER_CHARACTERS = 8
 
 
 def as_object(runs: Sequence[PolicyRun]) -> dict[str, Any]:
@@ -30,13 +30,9 @@ def identical_answers(runs: Sequence[PolicyRun]) -> int:
 
 def print_requests(console: Console, run: PolicyRun, names: dict[str, str]) -> None:
     """One line a request of one policy."""
-    table = Table(title=f"policy {run.policy}", title_justify="left")
-    table.add_column("#", justify="right")
-    for heading in ("subject", "entry", "served by"):
-        table.add_column(heading)
-    for heading in ("prompt", "predicted", "cached", "ttft ms"):
-        table.add_column(heading, justify="right")
-    table.add_column("answer")
+    table = plain_table(
+        ">#", "subject", "entry", "by", ">prompt", ">predicted", ">cached", ">ttft ms", "answer"
+    )
     for result in run.results:
         table.add_row(
             str(result.request.index + 1),
@@ -49,15 +45,15 @@ def print_requests(console: Console, run: PolicyRun, names: dict[str, str]) -> N
             f"{result.ttft_s * 1000:.0f}",
             f"[red]{result.error}[/red]" if result.error else result.text[:ANSWER_CHARACTERS],
         )
+    console.print(f"\npolicy {run.policy}: tokens of each prompt, predicted and found in the cache")
     console.print(table)
 
 
 def print_summary(console: Console, runs: Sequence[PolicyRun]) -> None:
     """One line a policy, on the same workload."""
-    table = Table(title="the same requests under each policy", title_justify="left")
-    table.add_column("policy")
-    for heading in ("requests", "failed", "hit rate", "mean ttft ms", "p95 ttft ms", "gossip kB"):
-        table.add_column(heading, justify="right")
+    table = plain_table(
+        "policy", ">requests", ">failed", ">hit rate", ">mean ttft ms", ">p95 ttft ms", ">gossip kB"
+    )
     for run in runs:
         table.add_row(
             run.policy,
@@ -68,6 +64,7 @@ def print_summary(console: Console, runs: Sequence[PolicyRun]) -> None:
             f"{run.ttft_p95_s * 1000:.0f}",
             f"{run.gossip_bytes / 1000:.1f}",
         )
+    console.print("\nthe same requests under each policy")
     console.print(table)
     total = len(runs[0].results)
     console.print(f"identical answers under every policy: {identical_answers(runs)} of {total}")

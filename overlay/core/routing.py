@@ -2,6 +2,11 @@
 
 The estimate every policy is shown is the time to first token: network round trip, plus the prefill
 queued ahead, plus the prompt tokens not cached there at that node's own measured rate.
+
+`cost` adds what the choice costs others. Prefill that a cached prefix would have saved delays whoever
+comes next by as long as it takes, if the mesh is busy, and nobody if it is idle; so it counts once more,
+times the share of nodes that are busy. Without this every node, to spare its own request a short wait,
+computes prefixes that a peer has, and all wait longer.
 """
 
 from __future__ import annotations
@@ -60,11 +65,18 @@ class Estimate:
     rtt_s: float
     queue_s: float
     prefill_s: float
+    burden_s: float  # what this prefill is expected to cost later requests
     excluded: str
 
     @property
     def total_s(self) -> float:
+        """The expected time to first token."""
         return self.rtt_s + self.queue_s + self.prefill_s
+
+    @property
+    def cost_s(self) -> float:
+        """What the policy `cost` minimises."""
+        return self.total_s + self.burden_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +90,24 @@ class Decision:
 
     @property
     def chosen(self) -> Estimate:
+        """The estimate for the chosen node."""
         return next(estimate for estimate in self.estimates if estimate.node_id == self.target)
 
 
-def estimate(prompt: Prompt, candidate: Candidate) -> Estimate:
-    """The expected time to first token of `prompt` on `candidate`."""
+def pressure(candidates: Sequence[Candidate]) -> float:
+    """The share of nodes that have work, from 0 (an idle mesh) to 1."""
+    loads = [(candidate.load, candidate.reserved_tokens) for candidate in candidates]
+    busy = sum(bool(load.running or load.waiting or reserved) for load, reserved in loads)
+    return busy / len(loads)
+
+
+def estimate(prompt: Prompt, candidate: Candidate, pressure: float = 0.0) -> Estimate:
+    """The expected time to first token of `prompt` on `candidate`, and its burden under `pressure`."""
     load = candidate.load
     cached = min(candidate.cached_tokens, max(prompt.tokens - 1, 0))
     uncached = prompt.tokens - cached
     ahead = load.queued_prefill_tokens + candidate.reserved_tokens
+    prefill_s = _prefill_seconds(uncached, load)
     return Estimate(
         node_id=candidate.node_id,
         is_self=candidate.is_self,
@@ -94,7 +115,8 @@ def estimate(prompt: Prompt, candidate: Candidate) -> Estimate:
         uncached_tokens=uncached,
         rtt_s=candidate.rtt_s,
         queue_s=_prefill_seconds(ahead, load),
-        prefill_s=_prefill_seconds(uncached, load),
+        prefill_s=prefill_s,
+        burden_s=pressure * prefill_s,
         excluded=candidate.excluded,
     )
 
@@ -115,9 +137,10 @@ def choose(policy: str, prompt: Prompt, candidates: Sequence[Candidate], rng: ra
     """
     if policy not in POLICIES:
         raise UnknownPolicyError(policy)
+    share = pressure(candidates)
     estimates = sorted(
-        (estimate(prompt, candidate) for candidate in candidates),
-        key=lambda e: (bool(e.excluded), e.total_s, not e.is_self, e.node_id),
+        (estimate(prompt, candidate, share) for candidate in candidates),
+        key=lambda e: (bool(e.excluded), e.cost_s, not e.is_self, e.node_id),
     )
     own = next(e for e in estimates if e.is_self)
     open_to = [e for e in estimates if not e.excluded]
@@ -139,13 +162,17 @@ Policy = Callable[[Prompt, list[Estimate], Loads, random.Random], tuple[Estimate
 def _cost(
     prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random
 ) -> tuple[Estimate, str]:
-    best = estimates[0].total_s
-    near = [e for e in estimates if e.total_s <= best * (1 + NEAR_TIE_FRACTION) + NEAR_TIE_SECONDS]
+    best = estimates[0].cost_s
+    near = [e for e in estimates if e.cost_s <= best * (1 + NEAR_TIE_FRACTION) + NEAR_TIE_SECONDS]
     chosen = rng.choice(near)
     seconds = f"{chosen.total_s * 1000:.0f} ms expected"
     if len(near) > 1:
         return chosen, f"{seconds}, drawn from {len(near)} near-equals"
-    return chosen, f"{seconds}, next best {estimates[1].total_s * 1000:.0f} ms"
+    other = estimates[1]
+    instead = f"{_name(other)} would take {other.total_s * 1000:.0f} ms"
+    if other.total_s < chosen.total_s:
+        instead += " but compute again what is cached here"
+    return chosen, f"{seconds}; {instead}"
 
 
 def _longest_prefix(

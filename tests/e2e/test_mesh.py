@@ -74,7 +74,7 @@ def test_explain_shows_candidates_times_and_the_reason(mesh: LocalMesh, node: li
     assert "ms expected" in explained["reason"]
     shown = rumormill("explain", QUESTION, *node).out
     assert "chosen" in shown
-    assert "prefill ms" in shown
+    assert "PREFILL MS" in shown
 
 
 def test_generate_streams_text_and_says_where_from(mesh: LocalMesh, node: list[str]) -> None:

@@ -223,6 +223,7 @@ class Candidate(google.protobuf.message.Message):
     PREFILL_S_FIELD_NUMBER: builtins.int
     TOTAL_S_FIELD_NUMBER: builtins.int
     EXCLUDED_FIELD_NUMBER: builtins.int
+    BURDEN_S_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     is_self: builtins.bool
     cached_tokens: builtins.int
@@ -231,8 +232,11 @@ class Candidate(google.protobuf.message.Message):
     queue_s: builtins.float
     prefill_s: builtins.float
     total_s: builtins.float
+    """expected time to first token"""
     excluded: builtins.str
     """why it can't be chosen; empty when it can"""
+    burden_s: builtins.float
+    """what this prefill would cost later requests, as the mesh is busy now"""
     def __init__(
         self,
         *,
@@ -244,8 +248,9 @@ class Candidate(google.protobuf.message.Message):
         prefill_s: builtins.float = ...,
         total_s: builtins.float = ...,
         excluded: builtins.str = ...,
+        burden_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "excluded", b"excluded", "is_self", b"is_self", "node_id", b"node_id", "prefill_s", b"prefill_s", "queue_s", b"queue_s", "rtt_s", b"rtt_s", "total_s", b"total_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["burden_s", b"burden_s", "cached_tokens", b"cached_tokens", "excluded", b"excluded", "is_self", b"is_self", "node_id", b"node_id", "prefill_s", b"prefill_s", "queue_s", b"queue_s", "rtt_s", b"rtt_s", "total_s", b"total_s"]) -> None: ...
 
 Global___Candidate: typing_extensions.TypeAlias = Candidate
 

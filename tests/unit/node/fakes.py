@@ -157,6 +157,9 @@ class FakeHearsay:
     def own_load(self) -> Load:
         return self.load
 
+    def is_reachable(self, node_id: NodeId) -> bool:
+        return True
+
 
 class FakeTokenizer:
     """One letter a token, so that text shows which tokens came."""

@@ -98,9 +98,9 @@ def test_cost_is_never_worse_than_a_near_tie_of_the_best(
     prompt: Prompt, mesh: list[Candidate], seed: int
 ) -> None:
     decision = choose("cost", prompt, mesh, random.Random(seed))
-    open_to = [e.total_s for e in decision.estimates if not e.excluded]
+    open_to = [e.cost_s for e in decision.estimates if not e.excluded]
     if open_to:
-        assert decision.chosen.total_s <= min(open_to) * 1.05 + 3 * MS + 1e-9
+        assert decision.chosen.cost_s <= min(open_to) * 1.05 + 3 * MS + 1e-9
 
 
 @given(prompts, loads, st.integers(0, 4096), st.integers(0, 4096))
@@ -130,10 +130,29 @@ def test_a_far_cache_loses_to_computing_here_when_the_network_costs_more() -> No
 def test_a_prefix_that_everyone_holds_decides_nothing() -> None:
     nodes = [candidate(f"n{i}", cached=256, is_self=i == 0) for i in range(4)]
     nodes[2] = candidate("n2", cached=256, at=load(queued=2000))
-    chosen = Counter(choose("cost", Prompt(512), nodes, random.Random(seed)).target for seed in range(300))
-    assert chosen["n2" if "n2" in chosen else "n0"] < 300
+    chosen = Counter[str](
+        choose("cost", Prompt(512), nodes, random.Random(seed)).target for seed in range(300)
+    )
     assert "n2" not in chosen
     assert min(chosen[n] for n in ("n0", "n1", "n3")) > 60
+
+
+def test_a_busy_mesh_waits_a_little_for_a_cached_prefix_and_an_idle_one_has_no_need_to() -> None:
+    prompt, busy = Prompt(600), load(queued=900, running=1, decode=0.0)
+    holder = candidate("holder", cached=512, at=busy)  # 1,976 ms there, 1,200 ms elsewhere
+    idle = [candidate("self", is_self=True), candidate("a"), candidate("b")]
+    assert choose("cost", prompt, [*idle, holder], random.Random(1)).target != "holder"
+    working = [candidate(c.node_id, is_self=c.is_self, at=load(running=1, decode=0.0)) for c in idle]
+    decision = choose("cost", prompt, [*working, holder], random.Random(1))
+    assert decision.target == "holder"
+    assert "compute again" in decision.reason
+
+
+def test_no_wait_for_a_cached_prefix_is_longer_than_computing_it_twice() -> None:
+    prompt = Prompt(600)
+    holder = candidate("holder", cached=512, at=load(queued=1200, running=1, decode=0.0))
+    working = [candidate("self", is_self=True, at=load(running=1, decode=0.0)), candidate("a")]
+    assert choose("cost", prompt, [*working, holder], random.Random(1)).target != "holder"
 
 
 def test_reservations_count_as_queued_work() -> None:

@@ -1,0 +1,14 @@
+"""Tables as `kubectl` prints them: no lines, upper-case headings, no cell cut or wrapped."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+
+def plain_table(*headings: str) -> Table:
+    """An empty table; a heading that begins with ">" is of a column of numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in headings:
+        name = heading.removeprefix(">").upper()
+        table.add_column(name, justify="right" if heading.startswith(">") else "left", no_wrap=True)
+    return table
