@@ -13,6 +13,7 @@ from overlay.core.detector import Detector
 from overlay.core.dialer import Dialer
 from overlay.core.digest import Digester
 from overlay.core.errors import ProtocolError
+from overlay.core.far_sets import FarSets
 from overlay.core.follower import Follower
 from overlay.core.heads import KeyRing
 from overlay.core.links import Link, LinkTable
@@ -28,6 +29,7 @@ from overlay.core.sessions import Sessions
 from overlay.core.speculation import Speculation
 from overlay.core.stored import load_epoch, load_peers, store_epoch, store_peers
 from overlay.core.timers import Timers
+from overlay.core.topology import Topology
 from overlay.core.types import BlockHash, Epoch, Load, NodeId
 from overlay.core.views import PeerState, PeerView
 
@@ -35,6 +37,9 @@ Handler: TypeAlias = Callable[[float, Any], None]
 
 SWEEP_BEATS = 10
 """Rounds between housekeeping of what changes slowly."""
+
+EXCHANGE_BEATS = 30
+"""Rounds between exchanges of known members with a random peer, should news have been lost."""
 
 
 class Core:
@@ -72,7 +77,7 @@ class Core:
         self.own = OwnSet(epoch, digester)
         self._bulk, self._keys = bulk, keys
         addresses = set(options.addresses)
-        self._dialer = Dialer(addresses, rng, timing, timers, outbox, satisfied=self._is_connected)
+        self._dialer = Dialer(addresses, rng, timing, timers, outbox, satisfied=self._needs_no_dial)
         self.membership = Membership(
             own_id, epoch, options.addresses, table, links, timing, timers, outbox, rng,
             found=self._found, gone=self._gone,
@@ -93,6 +98,11 @@ class Core:
             own_id, self.index, options.index_bytes, digester, keys, links, bulk, timing, timers,
             outbox, rng, followed=self._is_followed,
         )  # fmt: skip
+        self.far = FarSets(
+            own_id, self.own, options.model, keys, options.signer, links, timing, timers, outbox, rng,
+            known=self._is_known,
+        )  # fmt: skip
+        self.topology = Topology(table, links, self._dialer, rng, options.full_mesh, options.degree)
         self._event_handlers = self._list_event_handlers()
         self._message_handlers = self._list_message_handlers()
 
@@ -114,7 +124,8 @@ class Core:
 
     def match(self, hashes: Sequence[BlockHash]) -> dict[NodeId, int]:
         """How many leading blocks of a prompt each peer is believed to have; peers with none are left out."""
-        return self._speculation.extend(self.index.match(hashes), hashes)
+        depths = self.far.match(hashes, self.index.match(hashes))
+        return self._speculation.extend(depths, hashes)
 
     def peers(self, now: float) -> tuple[PeerView, ...]:
         """Every peer known, candidates and the dead included, sorted by id."""
@@ -167,9 +178,12 @@ class Core:
         if link is None:
             return
         slow = event.bytes_waiting > (SLOW_BYTES // 4 if link.slow else SLOW_BYTES)
-        if link.slow and not slow and link.follows:
-            self._publisher.send_head(now, link)
+        caught_up = link.slow and not slow
         link.slow = slow
+        if caught_up and link.ready:
+            self.loads.report_to(link.id)
+            if link.follows:
+                self._publisher.send_head(now, link)
 
     def _on_peer_load(self, now: float, event: events.PeerLoad) -> None:
         peer = self.table.get(event.node_id)
@@ -220,6 +234,7 @@ class Core:
             messages.RangeDigests: lambda _, link, message: follower.on_range_digests(link, message),
             messages.RangeWant: self._on_range_want,
             messages.RangeHashes: follower.on_range_hashes,
+            messages.Filter: self.far.on_filter,
             messages.LoadReport: self._on_load_report,
             messages.Probe: lambda _, link, message: detector.on_probe(
                 link, message, self.membership.incarnation
@@ -236,6 +251,7 @@ class Core:
         link.heard_at = now
         message = event.message
         try:
+            link.inbox.charge(now, message, event.size)
             if not link.ready and not isinstance(message, messages.Hello | messages.Bye):
                 raise ProtocolError(f"a {type(message).__name__} before the Hello")
             self._message_handlers[type(message)](now, link, message)
@@ -304,6 +320,7 @@ class Core:
         if link.follows:
             self._publisher.send_head(now, link)
             self.follower.connected(link)
+            self.far.connected(link)
         self.detector.ping(now, link)
 
     def _hurry(self, now: float) -> None:
@@ -312,26 +329,37 @@ class Core:
             if not self._is_connected(peer.node_id):
                 self._dialer.hurry(now, peer.node_id)
 
-    def _down(self, now: float, link: Link, last: bool) -> None:
+    def _down(self, now: float, link: Link, last: bool, expected: bool) -> None:
+        """A stream has ended; in a large mesh, what only a neighbour knows of a peer goes with it."""
         self._bulk.forget(link.id)
         self.follower.disconnected(link)
         peer = self.table.get(link.peer)
-        if last and peer is not None and peer.present:
+        if not last or peer is None:
+            return
+        self.far.disconnected(link.peer)
+        if self.topology.bounded:
+            self.follower.retire(link.peer)
+            self.loads.forget(link.peer)
+        if peer.present and not (expected and self.topology.bounded):
             self.detector.probe(now, link.peer)
 
     def _found(self, now: float, peer: PeerRecord) -> None:
         """Both sides learn of each other at about the same time: the lower id dials first."""
+        if not self.topology.wants(peer):
+            return
         first = self.options.node_id < peer.node_id
         delay = 0.0 if first else self._rng.uniform(2.0, 4.0) * self.options.timing.dial_first_s
+        delay += self._rng.random() * self.topology.patience_s()
         self._dialer.want(now, peer.node_id, peer.addresses, delay)
 
     def _gone(self, now: float, peer: PeerRecord) -> None:
         self.follower.retire(peer.node_id)
         self._speculation.forget(peer.node_id)
+        self.far.forget(peer.node_id)
         self.loads.forget(peer.node_id)
         for link in self.links.to(peer.node_id):
             self._sessions.end(now, link, messages.ByeReason.UNSPECIFIED, f"believed {peer.state.value}")
-        if peer.state is PeerState.LEFT:
+        if peer.state is not PeerState.DEAD:
             self._dialer.drop(peer.node_id)
 
     def _new_epoch(self, now: float, above: Epoch, *, empty: bool) -> None:
@@ -346,10 +374,19 @@ class Core:
     def _beat(self, now: float) -> None:
         self._timers.at(now + self.options.timing.heartbeat_s, self._beat)
         self._beats += 1
-        self.detector.beat(now)
+        for link in self.topology.beat(now):
+            self._sessions.end(now, link, messages.ByeReason.OVERLOADED, "more streams than this node keeps")
+        self._dialer.calm_s = self.options.timing.dial_max_s * self.topology.crowd()
+        self.far.set_active(now, self.topology.bounded)
+        self.detector.beat(now, among_connected=self.topology.bounded)
         self._publisher.beat(now)
-        self.follower.beat(now, [peer.node_id for peer in self.table if self._is_unreachable(peer)])
+        unreachable = (
+            [] if self.topology.bounded else [each for each in self.table if self._is_unreachable(each)]
+        )
+        self.follower.beat(now, [peer.node_id for peer in unreachable])
         self._speculation.expire(now)
+        if self._beats % EXCHANGE_BEATS == 0:
+            self.membership.exchange()
         if self._beats % SWEEP_BEATS == 0:
             self._sweep(now)
 
@@ -358,6 +395,8 @@ class Core:
             self._dialer.drop(node_id)
             self.follower.forget(node_id)
             self.loads.forget(node_id)
+            self.far.forget(node_id)
+        self.far.sweep(now)
         self._store_peers()
 
     def _store_peers(self) -> None:
@@ -372,30 +411,39 @@ class Core:
     def _is_connected(self, node_id: NodeId) -> bool:
         return self.links.active(node_id) is not None
 
+    def _needs_no_dial(self, node_id: NodeId) -> bool:
+        return self._is_connected(node_id) or not self.topology.still_wants(node_id)
+
     def _is_followed(self, node_id: NodeId) -> bool:
         peer = self.table.get(node_id)
         same = peer is not None and peer.hello is not None and peer.hello.model == self.options.model
         return peer is not None and peer.present and same
+
+    def _is_known(self, node_id: NodeId) -> bool:
+        peer = self.table.get(node_id)
+        return peer is not None and not peer.gone
 
     def _is_unreachable(self, peer: PeerRecord) -> bool:
         return peer.present and not self._is_connected(peer.node_id) and self._is_followed(peer.node_id)
 
     def _view(self, now: float, peer: PeerRecord) -> PeerView:
         hello, replica = peer.hello, self.follower.replicas.get(peer.node_id)
+        far = self.far.far.get(peer.node_id)
         load = self.loads.load_of(peer.node_id)
-        current_at = replica.current_at if replica is not None else None
+        current_at = far.at if far is not None else replica.current_at if replica is not None else None
+        blocks = replica.digest.count if replica is not None else 0
         return PeerView(
             node_id=peer.node_id,
             state=peer.state,
             connected=self._is_connected(peer.node_id),
             addresses=peer.addresses,
-            model=hello.model if hello is not None else b"",
+            model=hello.model if hello is not None else far.summary.model if far is not None else b"",
             model_name=hello.model_name if hello is not None else "",
             http_url=hello.http_url if hello is not None else "",
             rtt_s=self.loads.rtt_of(peer.node_id),
             load=load[0] if load is not None else None,
             load_age_s=now - load[1] if load is not None else None,
-            cached_blocks=replica.digest.count if replica is not None else 0,
+            cached_blocks=far.summary.count if far is not None else blocks,
             replica_age_s=now - current_at if current_at is not None else None,
         )
 

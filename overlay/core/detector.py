@@ -55,12 +55,17 @@ class Detector:
     _for_others: dict[int, tuple[Link, int, NodeId]] = field(default_factory=dict)
     _rotation: list[NodeId] = field(default_factory=list)
 
-    def beat(self, now: float) -> None:
-        """Probes the next member in a random rotation (SWIM, section 4.3: bounds detection)."""
+    def beat(self, now: float, *, among_connected: bool) -> None:
+        """Probes the next member in a random rotation (SWIM, section 4.3: bounds detection).
+
+        In a mesh too large for everyone to be connected, each watches its neighbours only.
+        """
         for _ in range(2):
             while self._rotation:
                 peer = self.table.get(self._rotation.pop())
-                if peer is not None and peer.present:
+                if peer is None or not peer.present:
+                    continue
+                if not among_connected or self.links.active(peer.node_id) is not None:
                     self.probe(now, peer.node_id)
                     return
             self._rotation = [peer.node_id for peer in self.table if peer.present]

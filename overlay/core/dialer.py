@@ -44,6 +44,8 @@ class Dialer:
     timers: Timers
     outbox: Outbox
     satisfied: Callable[[NodeId], bool]
+    calm_s: float = 0.0
+    """Wait between looks at a seed that leads to a connected peer, or did; set once a round."""
     _nodes: dict[NodeId, Target] = field(default_factory=dict)
     _seeds: dict[Address, Target] = field(default_factory=dict)
     _resolved: dict[Address, NodeId] = field(default_factory=dict)
@@ -91,7 +93,7 @@ class Dialer:
             self._land(target)
             self._cancel(target)
             if target.node_id is None or target.node_id != peer:
-                self._schedule(target, now + self._wait(self.timing.dial_max_s))
+                self._schedule(target, now + self._wait(max(self.calm_s, self.timing.dial_max_s)))
         if is_self:
             self._selves.add(address)
         else:
@@ -127,13 +129,13 @@ class Dialer:
             return
         if target.node_id is None and self._seed_is_connected(target.addresses[0]):
             if target.permanent:
-                self._schedule(target, now + self._wait(self.timing.dial_max_s))
+                self._schedule(target, now + self._wait(max(self.calm_s, self.timing.dial_max_s)))
             else:
                 del self._seeds[target.addresses[0]]
             return
         address = self._pick(target)
         if address is None:
-            self._schedule(target, now + self._wait(self.timing.dial_max_s))
+            self._schedule(target, now + self._wait(max(self.calm_s, self.timing.dial_max_s)))
             return
         if len(self._flying) >= MAX_DIALS_AT_ONCE:
             self._schedule(target, now + self.rng.uniform(0.5, 1.0) * self.timing.dial_first_s)

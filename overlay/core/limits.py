@@ -20,6 +20,9 @@ MAX_HASHES_PER_ORIGIN = MAX_HASHES_PER_FRAME * MAX_SNAPSHOT_CHUNKS
 MAX_FILTER_BYTES = 256 << 10
 """At 6 bits per block, 349,525 blocks of a far node."""
 
+MAX_FAR_SETS = 1_024
+"""Filters of far nodes kept: four times the neighbours' neighbours at the usual degree."""
+
 MAX_MEMBERS_PER_FRAME = 128
 """About 20 KiB: a full exchange of a 1,000-node mesh in 8 frames."""
 

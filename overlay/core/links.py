@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from overlay.core.events import LinkId
+from overlay.core.inbox import Inbox
 from overlay.core.messages import Hello
 from overlay.core.types import Address, Epoch, NodeId, Version
 
@@ -15,7 +16,8 @@ class Link:
     """One stream to an authenticated peer; `hello` is None until the peer's Hello came in.
 
     `follows` says whether both ends run the same model, so that their sets matter to each other.
-    `head_sent` is the newest head of this node's own set sent here.
+    `head_sent` is the newest head of this node's own set sent here, `keys_told` whose gossip keys were,
+    and `introduced` whether the peer has told which others it knows.
     """
 
     id: LinkId
@@ -25,10 +27,16 @@ class Link:
     hello: Hello | None = None
     follows: bool = False
     slow: bool = False
+    introduced: bool = False
     heard_at: float = 0.0
     head_sent: tuple[Epoch, Version] = field(default=(Epoch(0), Version(0)))
     head_sent_at: float = float("-inf")
     head_sends: int = 0
+    keys_told: dict[NodeId, bytes] = field(default_factory=dict)
+    inbox: Inbox = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inbox = Inbox.full(self.opened_at)
 
     @property
     def ready(self) -> bool:

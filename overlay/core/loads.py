@@ -96,4 +96,5 @@ class LoadBook:
         self._told = self.own.sequence
         report = LoadReport(None, self.own)
         for link in self.links.ready():
-            self.outbox.send(link.id, report)
+            if not link.slow:
+                self.outbox.send(link.id, report)

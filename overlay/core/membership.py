@@ -24,8 +24,14 @@ from overlay.core.timing import Timing
 from overlay.core.types import Address, NodeId
 from overlay.core.views import MemberChanged, PeerState
 
-FULL_EXCHANGE = 256
-"""Members told to a peer that just connected; in larger meshes a random choice of them."""
+INTRODUCTION = 16
+"""Members told to a peer that just connected: whoever shares the mesh knows them already."""
+
+FULL_EXCHANGE = MAX_MEMBERS_PER_FRAME
+"""Members told to a newcomer, at random; its first few peers together tell it everyone."""
+
+SMALL_EXCHANGE = 64
+"""Members told now and then: 4 KiB."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,13 +83,23 @@ class Membership:
             self._pass_on(now, peer, again=first_told)
 
     def greet(self, link: Link) -> None:
-        """Tells a peer that just connected whom else there is."""
-        known = [peer for peer in self.table if peer.hello is not None and peer.node_id != link.peer]
-        if len(known) > FULL_EXCHANGE:
-            known = self.rng.sample(known, FULL_EXCHANGE)
-        for start in range(0, len(known), MAX_MEMBERS_PER_FRAME):
-            part = known[start : start + MAX_MEMBERS_PER_FRAME]
-            self.outbox.send(link.id, Members(tuple(peer.news() for peer in part)))
+        """Tells a peer that just connected of a few others; it will tell as much."""
+        link.introduced = False
+        self.outbox.send(link.id, Members(self._vouched(INTRODUCTION)))
+
+    def exchange(self) -> None:
+        """Tells a random peer of some members, should news have been lost."""
+        peers = self.links.connected()
+        link = self.links.active(self.rng.choice(peers)) if peers else None
+        known = self._vouched(SMALL_EXCHANGE)
+        if link is not None and known:
+            self.outbox.send(link.id, Members(known))
+
+    def _vouched(self, limit: int) -> tuple[Member, ...]:
+        known = [peer for peer in self.table if peer.hello is not None]
+        if len(known) > limit:
+            known = self.rng.sample(known, limit)
+        return tuple(peer.news() for peer in known)
 
     def alive(self, now: float, node_id: NodeId, incarnation: int) -> None:
         """A probe was answered in this incarnation."""
@@ -104,7 +120,15 @@ class Membership:
     # -- hearsay ----------------------------------------------------------------------------------
 
     def on_members(self, now: float, link: Link, message: Members) -> None:
-        """Merges news; raises ProtocolError for impossible ones."""
+        """Merges news; raises ProtocolError for impossible ones.
+
+        A peer whose first news is short knows few others, and is told of many.
+        """
+        if not link.introduced:
+            link.introduced = True
+            known = self._vouched(FULL_EXCHANGE)
+            if len(message.members) < INTRODUCTION < len(known):
+                self.outbox.send(link.id, Members(known))
         for news in message.members:
             if not plausible(news):
                 raise ProtocolError(f"impossible news of {news.node_id[:8]}")
@@ -181,7 +205,13 @@ class Membership:
             self.found(now, peer)
 
     def _update_candidate(self, now: float, peer: PeerRecord, news: Member) -> None:
-        if news.state is MemberState.ALIVE and news.addresses and news.incarnation >= peer.incarnation:
+        if news.incarnation < peer.incarnation:
+            return
+        if news.state in (MemberState.DEAD, MemberState.LEFT):
+            self.table.forget(peer.node_id)
+            self.outbox.emit(MemberChanged(peer.node_id, None))
+            self.gone(now, peer)
+        elif news.state is MemberState.ALIVE and news.addresses:
             peer.incarnation = news.incarnation
             peer.addresses = tuple(dict.fromkeys(news.addresses + peer.addresses))[: len(news.addresses) + 4]
             self.found(now, peer)

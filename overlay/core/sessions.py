@@ -24,8 +24,9 @@ class Sessions:
     """Opens, accepts and ends streams.
 
     `hello()` is what this node says first. `ready(now, link)` is called when a stream becomes the one
-    that speaks for its peer, `down(now, link, last)` when a stream has ended, `last` saying that no
-    other leads to the peer, and `left(now, peer)` when a peer said that it leaves.
+    that speaks for its peer, and `left(now, peer)` when a peer said that it leaves.
+    `down(now, link, last, expected)` is called when a stream has ended, `last` saying that no other
+    leads to the peer and `expected` that one side wanted it so.
     """
 
     own_id: NodeId
@@ -37,7 +38,7 @@ class Sessions:
     outbox: Outbox
     hello: Callable[[], Hello]
     ready: Callable[[float, Link], None]
-    down: Callable[[float, Link, bool], None]
+    down: Callable[[float, Link, bool, bool], None]
     left: Callable[[float, NodeId], None]
     _banned_until: dict[NodeId, float] = field(default_factory=dict)
 
@@ -101,9 +102,11 @@ class Sessions:
             self.left(now, link.peer)
         if self.links.get(link.id) is link:
             self.outbox.hang_up(link.id, bye.reason)
-            self.on_down(now, link.id, bye.detail or bye.reason.name.lower())
+            self.on_down(now, link.id, bye.detail or bye.reason.name.lower(), expected=True)
+            if bye.reason is ByeReason.OVERLOADED:
+                self.dialer.drop(link.peer)
 
-    def on_down(self, now: float, link_id: LinkId, reason: str) -> None:
+    def on_down(self, now: float, link_id: LinkId, reason: str, *, expected: bool = False) -> None:
         """A stream has ended."""
         link = self.links.get(link_id)
         if link is None:
@@ -114,7 +117,7 @@ class Sessions:
         last = not self.links.to(link.peer)
         if was_active and other is None:
             self.outbox.emit(Disconnected(link.peer, reason))
-        self.down(now, link, was_active and other is None)
+        self.down(now, link, was_active and other is None, expected)
         if other is not None and was_active:
             self.ready(now, other)
         if last:
@@ -123,7 +126,9 @@ class Sessions:
     def end(self, now: float, link: Link, reason: ByeReason, detail: str = "") -> None:
         """Ends a stream from this side."""
         self.outbox.close(link.id, reason, detail)
-        self.on_down(now, link.id, detail or reason.name.lower())
+        self.on_down(now, link.id, detail or reason.name.lower(), expected=True)
+        if reason is ByeReason.OVERLOADED:
+            self.dialer.drop(link.peer)
 
     def punish(self, now: float, link: Link, violation: str) -> None:
         """A peer broke the protocol: all its streams end, and it may not come back for a while."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from base64 import b32encode
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -31,6 +32,7 @@ from overlay.core.types import Address, BlockHash, NodeId
 from overlay.core.views import MemberChanged, PeerState
 from overlay.sim.network import Network, NetworkOptions
 from overlay.sim.signer import SimSigner
+from overlay.sim.wire_size import wire_size
 
 MODEL = b"simulated model"
 PORT = 7070
@@ -50,6 +52,7 @@ class WorldOptions:
     degree: int = 16
     history: bool = True
     trace: bool = False
+    count_bytes: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -88,12 +91,18 @@ class SimNode:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened so far; bytes are payload bytes as the protocol would put them on the wire."""
+    """What happened so far. Bytes are counted as the wire would carry them, when they are counted.
+
+    `second` holds each node's present second and what it sent in it, `peak_bytes` the most of all.
+    """
 
     frames: int = 0
     deaths: list[tuple[float, int, int]] = field(default_factory=list)
     false_deaths: list[tuple[float, int, int]] = field(default_factory=list)
     bytes_sent: list[int] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+    peak_bytes: int = 0
+    second: list[tuple[int, int]] = field(default_factory=list)
 
 
 class World:
@@ -105,16 +114,16 @@ class World:
         self.rng = random.Random(options.seed)
         self.network = Network(options.network, random.Random(options.seed + 1))
         self.nodes = [_make_node(number) for number in range(options.nodes)]
-        self.tally = Tally(bytes_sent=[0] * options.nodes)
+        self.tally = Tally(bytes_sent=[0] * options.nodes, second=[(0, 0)] * options.nodes)
         self.trace: list[str] = []
         self.clock_ms = EPOCH_MS
-        self.size_of: Callable[[Message], int] | None = None
         self._numbers = {node.node_id: node.number for node in self.nodes}
         self._by_address = {node.address: node for node in self.nodes}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._next_link = 0
         self._disturbed_at = float("-inf")
+        self._sized: tuple[Message | None, int] = (None, 0)
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -139,6 +148,10 @@ class World:
             self.now = stop
             if stop >= deadline:
                 return condition()
+
+    def after(self, seconds: float, task: Callable[[], None]) -> None:
+        """Has something done later in virtual time."""
+        self._later(seconds, task)
 
     def _later(self, delay: float, task: Callable[[], None]) -> None:
         self._sequence += 1
@@ -252,6 +265,41 @@ class World:
             if other is not node
         )
 
+    def neighbours_converged(self) -> bool:
+        """Whether every running node holds what each connected peer has, judged by digests."""
+        for node in self.running():
+            core = node.core
+            for peer in core.links.connected() if core is not None else ():
+                origin = self.nodes[self._numbers[peer]].core
+                replica = core.follower.replicas.get(peer) if core is not None else None
+                if origin is None or replica is None:
+                    return False
+                own = origin.own
+                if (replica.epoch, replica.version) != (
+                    own.epoch,
+                    own.version,
+                ) or replica.digest != own.digest:
+                    return False
+                if len(own) != len(self.nodes[self._numbers[peer]].blocks):
+                    return False
+        return True
+
+    def neighbours(self, number: int) -> list[int]:
+        """The running nodes that are connected to one."""
+        wanted = self.nodes[number].node_id
+        return [
+            node.number
+            for node in self.running()
+            if node.core is not None and node.core.links.active(wanted) is not None
+        ]
+
+    def well_connected(self) -> bool:
+        """Whether every running node has as many streams as a large mesh should give it."""
+        return all(
+            node.core is not None and len(node.core.links.connected()) >= node.core.topology.fewest
+            for node in self.running()
+        )
+
     def replica(self, holder: int, origin: int) -> set[int] | None:
         """What one node believes another has cached; None when it follows no such set."""
         core = self.nodes[holder].core
@@ -343,8 +391,8 @@ class World:
         connection, end = known
         target, target_link = connection.ends[1 - end]
         self.tally.frames += 1
-        if self.size_of is not None:
-            self.tally.bytes_sent[node.number] += self.size_of(message)
+        if self.options.count_bytes:
+            self._count(node, message)
         reliable = isinstance(message, Hello | Bye)
         for latency in [self.network.latency()] if reliable else self.network.fates():
             arrival = max(self.now + latency, connection.hello_arrival[end])
@@ -357,6 +405,17 @@ class World:
                 arrival - self.now,
                 lambda: self._arrive(node.number, self.nodes[target], target_link, message),
             )
+
+    def _count(self, node: SimNode, message: Message) -> None:
+        if message is not self._sized[0]:
+            self._sized = (message, wire_size(message))
+        tally, size = self.tally, self._sized[1]
+        tally.bytes_sent[node.number] += size
+        tally.kinds[type(message).__name__] += size
+        second, sent = tally.second[node.number]
+        sent = sent + size if second == int(self.now) else size
+        tally.second[node.number] = (int(self.now), sent)
+        tally.peak_bytes = max(tally.peak_bytes, sent)
 
     def _arrive(self, source: int, target: SimNode, link: LinkId, message: Message) -> None:
         if link in target.links and self.network.passes(source, target.number):

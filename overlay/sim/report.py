@@ -1,0 +1,203 @@
+"""One simulated mesh from start to crash, and the figures that tell how it went."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from overlay.core.timing import Timing
+from overlay.core.views import PeerState
+from overlay.sim.network import NetworkOptions
+from overlay.sim.world import World, WorldOptions
+
+MEET_S = 300.0
+CONVERGE_S = 120.0
+DETECT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayReport:
+    """What a run showed. None where it never came to that.
+
+    `converged_rounds` counts heartbeats from the last change until all replicas equalled their
+    origins; `detection_s` runs from a crash until every neighbour has declared it; bytes are those
+    sent, framing included, over the steady part; `peak_bytes` is the most any node sent in a second;
+    `memory_bytes_per_node` is the process's growth shared out, so an upper bound.
+    """
+
+    nodes: int
+    seed: int
+    loss: float
+    met_s: float | None
+    converged_rounds: float | None
+    detection_s: float | None
+    false_deaths: int
+    bytes_per_node_per_s: float
+    peak_bytes: int
+    memory_bytes_per_node: int
+    links_per_node: float
+    frames: int
+    simulated_s: float
+    bytes_by_kind: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a mesh goes through: blocks at the start, then `steady_s` of churn and changes.
+
+    `churn_per_hour` is the share of nodes that crash and restart in an hour; `changes_per_s` are
+    blocks replaced per node and second.
+    """
+
+    blocks: int = 1_000
+    steady_s: float = 60.0
+    churn_per_hour: float = 0.0
+    changes_per_s: float = 0.0
+
+
+def run_overlay(
+    nodes: int,
+    seed: int = 0,
+    loss: float = 0.0,
+    *,
+    workload: Workload | None = None,
+    timing: Timing | None = None,
+    full_mesh: int = 256,
+    degree: int = 16,
+    progress: Callable[[str], None] = lambda _: None,
+) -> OverlayReport:
+    """Simulates one mesh; raises ValueError for fewer than two nodes or a loss outside [0, 1)."""
+    if nodes < 2 or not 0.0 <= loss < 1.0:
+        raise ValueError("a mesh has at least two nodes, and a loss of 0 to below 1")
+    before = _memory()
+    options = WorldOptions(
+        nodes=nodes,
+        seed=seed,
+        seeds=min(3, nodes),
+        network=NetworkOptions(loss=loss),
+        timing=timing or Timing.sim(),
+        full_mesh=full_mesh,
+        degree=degree,
+        history=False,
+        count_bytes=True,
+    )
+    return _Run(World(options), workload or Workload(), before, progress).report()
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    world: World
+    workload: Workload
+    memory_before: int
+    progress: Callable[[str], None]
+    _next_block: int = 0
+
+    def report(self) -> OverlayReport:
+        world, options = self.world, self.world.options
+        met_s = self._meet()
+        self.progress(f"met after {met_s} s")
+        rounds = self._converge()
+        self.progress(f"converged after {rounds} rounds")
+        bytes_before, began = sum(world.tally.bytes_sent), world.now
+        kinds_before = world.tally.kinds.copy()
+        world.tally.peak_bytes = 0
+        self._go_on()
+        steady_s = max(world.now - began, 1e-9)
+        per_node = 1.0 / (options.nodes * steady_s)
+        sent = sum(world.tally.bytes_sent) - bytes_before
+        kinds = {
+            kind: (size - kinds_before[kind]) * per_node for kind, size in world.tally.kinds.most_common()
+        }
+        peak, memory = world.tally.peak_bytes, _memory()
+        links = sum(len(node.core.links.connected()) for node in world.running() if node.core is not None)
+        self.progress("waiting for a crash to be detected")
+        return OverlayReport(
+            nodes=options.nodes,
+            seed=options.seed,
+            loss=options.network.loss,
+            met_s=met_s,
+            converged_rounds=rounds,
+            detection_s=self._detect(),
+            false_deaths=len(world.tally.false_deaths),
+            bytes_per_node_per_s=sent * per_node,
+            peak_bytes=peak,
+            memory_bytes_per_node=(memory - self.memory_before) // options.nodes,
+            links_per_node=links / max(1, len(world.running())),
+            frames=world.tally.frames,
+            simulated_s=world.now,
+            bytes_by_kind={kind: rate for kind, rate in kinds.items() if rate > 0},
+        )
+
+    def _meet(self) -> float | None:
+        world = self.world
+        for number in range(world.options.nodes):
+            world.start(number)
+        large = world.options.nodes > world.options.full_mesh
+        together = world.well_connected if large else world.acquainted
+        return world.now if world.run_until(together, MEET_S) else None
+
+    def _converge(self) -> float | None:
+        world, began = self.world, self.world.now
+        for number in range(world.options.nodes):
+            world.store(number, self._fresh(self.workload.blocks))
+        if not world.run_until(world.neighbours_converged, world.now + CONVERGE_S):
+            return None
+        return (world.now - began) / world.options.timing.heartbeat_s
+
+    def _go_on(self) -> None:
+        """The steady part, a second at a time: nodes come and go, caches change."""
+        world, workload = self.world, self.workload
+        per_second = world.options.nodes * workload.churn_per_hour / 3600.0
+        owed = changes = 0.0
+        end = world.now + workload.steady_s
+        while world.now < end:
+            owed += per_second
+            changes += workload.changes_per_s
+            while owed >= 1.0:
+                owed -= 1.0
+                self._replace_one()
+            if changes >= 1.0:
+                self._change(int(changes))
+                changes -= int(changes)
+            world.run(1.0)
+
+    def _replace_one(self) -> None:
+        """A node crashes and is started anew a while later, cold."""
+        world = self.world
+        number = world.rng.choice(world.running()).number
+        world.crash(number)
+        world.after(world.rng.uniform(5.0, 60.0), lambda: self._start(number))
+
+    def _start(self, number: int) -> None:
+        self.world.start(number)
+        self.world.store(number, self._fresh(self.workload.blocks))
+
+    def _change(self, count: int) -> None:
+        for node in self.world.running():
+            old = [block for block, _ in zip(node.blocks, range(count), strict=False)]
+            self.world.remove(node.number, old)
+            self.world.store(node.number, self._fresh(count))
+
+    def _detect(self) -> float | None:
+        world = self.world
+        victim = world.rng.choice(world.running())
+        neighbours = world.neighbours(victim.number)
+        world.crash(victim.number)
+        crashed_at = world.now
+        if not world.run_until(
+            lambda: all(world.state(each, victim.number) is PeerState.DEAD for each in neighbours),
+            world.now + DETECT_S,
+        ):
+            return None
+        return world.now - crashed_at
+
+    def _fresh(self, count: int) -> list[int]:
+        first = self._next_block
+        self._next_block += count
+        return [(block + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1 for block in range(first, first + count)]
+
+
+def _memory() -> int:
+    """The most memory this process has used so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
