@@ -99,13 +99,16 @@ class Authorization(grpc.aio.ServerInterceptor):
 
     def _guard_stream(self, behaviour: _Behaviour, method: str) -> _Behaviour:
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            await self._admit(method, context)
+            certificate = await self._admit(method, context)
             async for response in behaviour(request, context):
+                # Streams outlive revocation and certificates, so each answer is checked.
+                await self._check(method, certificate, context)
                 yield response
 
         return stream
 
-    async def _admit(self, method: str, context: Any) -> None:
+    async def _admit(self, method: str, context: Any) -> bytes:
+        """The caller's certificate; ends the RPC if it may not make it."""
         certificate = peer_certificate(context)
         if certificate is None:
             await _refuse(
@@ -113,6 +116,10 @@ class Authorization(grpc.aio.ServerInterceptor):
                 grpc.StatusCode.UNAUTHENTICATED,
                 "no client certificate; call with one of this mesh (see `rumormill certs --help`)",
             )
+        _caller.set(await self._check(method, certificate, context))
+        return certificate
+
+    async def _check(self, method: str, certificate: bytes, context: Any) -> Identity:
         try:
             identity = self._identifier.identify(certificate)
         except CertificateRevokedError as error:
@@ -130,7 +137,7 @@ class Authorization(grpc.aio.ServerInterceptor):
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"{identity} may not call {method}: use a certificate or token of {needed} role",
             )
-        _caller.set(identity)
+        return identity
 
 
 async def _refuse(context: Any, code: grpc.StatusCode, message: str) -> NoReturn:

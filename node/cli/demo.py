@@ -53,6 +53,7 @@ def demo(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from node.cli.table import terminal
     from node.demo.local_mesh import LocalMesh
     from node.demo.report import as_object, print_requests, print_summary
     from node.demo.runner import Runner
@@ -74,7 +75,7 @@ def demo(
         console=Console(stderr=True),
         transient=True,
     )
-    console = Console()
+    console = terminal()
     with progress:
         start = progress.add_task("", total=None)
         options = ["--threads", str(threads), "--model", model]
@@ -90,9 +91,7 @@ def demo(
                     runs.append(runner.run(policy, workload, max_tokens))
             finally:
                 runner.close()
-            names = {
-                node.node_id: f"{number}:{node.node_id[:4]}" for number, node in enumerate(mesh.nodes, 1)
-            }
+            names = {node.node_id: f"node {number}" for number, node in enumerate(mesh.nodes, 1)}
             progress.update(task, description="stopping the nodes")
     if as_json:
         click.echo(json.dumps(as_object(runs)))

@@ -72,9 +72,8 @@ def _as_object(answer: admin_pb2.ExplainRouteResponse) -> dict[str, Any]:
 
 
 def _print(answer: admin_pb2.ExplainRouteResponse) -> None:
-    from rich.console import Console
 
-    from node.cli.table import plain_table
+    from node.cli.table import plain_table, terminal
 
     table = plain_table(
         "node", ">cached", ">network ms", ">queue ms", ">prefill ms", ">total ms", ">burden ms", ""
@@ -91,7 +90,7 @@ def _print(answer: admin_pb2.ExplainRouteResponse) -> None:
             f"{candidate.burden_s * 1000:.1f}",
             candidate.excluded or ("chosen" if candidate.node_id == answer.chosen else ""),
         )
-    console = Console()
+    console = terminal()
     console.print(
         f"{answer.prompt_tokens} prompt tokens, policy {answer.policy}; * is the node that was asked"
     )

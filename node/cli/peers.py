@@ -72,9 +72,8 @@ def _peer_row(peer: admin_pb2.Peer) -> dict[str, Any]:
 
 
 def _print(mesh_id: str, rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
 
-    from node.cli.table import plain_table
+    from node.cli.table import plain_table, terminal
 
     table = plain_table(
         "node", "state", "address", ">rtt ms", ">requests", ">queued", ">ms/token", ">blocks", "model"
@@ -91,7 +90,7 @@ def _print(mesh_id: str, rows: list[dict[str, Any]]) -> None:
             str(row["cached_blocks"]),
             row["model"],
         )
-    console = Console()
+    console = terminal()
     console.print(f"mesh {mesh_id}; * is the node that was asked")
     console.print(table)
     if len(rows) == 1:

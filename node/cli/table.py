@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from rich.console import Console
 from rich.table import Table
+
+PIPE_COLUMNS = 200
+"""Width where no terminal sets one: nothing is cut for a program or a file."""
 
 
 def plain_table(*headings: str) -> Table:
@@ -12,3 +16,9 @@ def plain_table(*headings: str) -> Table:
         name = heading.removeprefix(">").upper()
         table.add_column(name, justify="right" if heading.startswith(">") else "left", no_wrap=True)
     return table
+
+
+def terminal() -> Console:
+    """Standard output, as wide as its terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_COLUMNS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -61,9 +62,16 @@ def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Calla
     help="TOML file with any of these options; the command line and the environment come first.",
 )
 @_config_options
+@click.option(
+    "--until-eof",
+    is_flag=True,
+    help="End when standard input ends, so that no node outlives what started it.",
+)
 @json_option
 @click.pass_context
-def up(context: click.Context, /, config_file: Path | None, as_json: bool, **given: Any) -> None:
+def up(
+    context: click.Context, /, config_file: Path | None, until_eof: bool, as_json: bool, **given: Any
+) -> None:
     """Start a node and serve until Ctrl-C.
 
     Without --token it makes one, listens on this machine only, and prints the line that lets others join.
@@ -77,10 +85,10 @@ def up(context: click.Context, /, config_file: Path | None, as_json: bool, **giv
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    asyncio.run(_serve(config, as_json=as_json))
+    asyncio.run(_serve(config, until_eof=until_eof, as_json=as_json))
 
 
-async def _serve(config: NodeConfig, *, as_json: bool) -> None:
+async def _serve(config: NodeConfig, *, until_eof: bool, as_json: bool) -> None:
     from node.node import Node
 
     node = Node(config)
@@ -89,6 +97,8 @@ async def _serve(config: NodeConfig, *, as_json: bool) -> None:
     starting = asyncio.create_task(node.start())
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted.set)
+    if until_eof:
+        loop.add_reader(sys.stdin, _at_end_of_input, loop, interrupted.set)
     if not as_json:
         click.echo(f"loading {config.model} ...", err=True)
     stop = asyncio.create_task(interrupted.wait())
@@ -103,9 +113,17 @@ async def _serve(config: NodeConfig, *, as_json: bool) -> None:
     sys.stdout.flush()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _interrupt, node)
+    if until_eof:
+        loop.add_reader(sys.stdin, _at_end_of_input, loop, node.stop_now)
     if interrupted.is_set():
         node.stop_now()
     await node.run()
+
+
+def _at_end_of_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        loop.remove_reader(sys.stdin)
+        stop()
 
 
 def _interrupt(node: Node) -> None:
@@ -136,9 +154,10 @@ def _welcome(node: Node) -> str:
         "",
     ]
     if node.is_loopback:
+        ports = f"--grpc-port {node.grpc_server.port + 1} --http-port {node.http_server.port + 1}"
         lines += [
             "Only this machine can reach it. A second node here joins with",
-            f"  rumormill up --token {node.token} --grpc-port 7071 --http-port 8081",
+            f"  rumormill up --token {node.token} {ports}",
             "For a mesh on the LAN, stop this node and run on every machine, this one too:",
             f"  rumormill up --token {node.token}",
         ]

@@ -85,13 +85,14 @@ class LocalMesh:
     def _spawn(self, index: int) -> subprocess.Popen[str]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RUMORMILL_")}
         environment["RUMORMILL_TOKEN"] = self.token
-        command = [sys.executable, "-m", "node.cli", "up", "--json", "--listen", "127.0.0.1"]
+        command = [sys.executable, "-m", "node.cli", "up", "--json", "--until-eof", "--listen", "127.0.0.1"]
         command += ["--grpc-port", "0", "--http-port", "0", "--state-dir", str(self._folder_of(index))]
         with self._log(index).open("w") as log:
-            # A session of its own: Ctrl-C reaches this program alone, which then ends the nodes in order.
+            # In a session of its own: Ctrl-C reaches this program alone, which ends the nodes in order;
+            # with a pipe, so that they end too if this program is killed.
             return subprocess.Popen(
                 [*command, *self._options],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -124,8 +125,9 @@ class LocalMesh:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            if process.stdout:
-                process.stdout.close()
+            for pipe in (process.stdin, process.stdout):
+                if pipe:
+                    pipe.close()
         self._folder.cleanup()
 
     def _folder_of(self, index: int) -> Path:

@@ -35,6 +35,7 @@ class HttpServer:
             uvicorn.Config(
                 application,
                 log_config=None,
+                log_level="warning",
                 access_log=False,
                 lifespan="off",
                 limit_concurrency=MAX_CONNECTIONS,

@@ -16,7 +16,7 @@ import pytest
 from node.demo.local_mesh import LocalMesh
 
 ROOT = Path(__file__).parents[2]
-COMMAND_SECONDS = 120
+COMMAND_SECONDS = 400
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def test_an_http_port_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "says"), [("hunter2", "rumormill token"), ("rumormill_abc", "copy"), ("", "mesh token")]
+    ("token", "says"), [("hunter2", "rumormill token"), ("rumormill_abc", "mistyped"), ("", "mesh token")]
 )
 def test_a_token_that_is_none(tmp_path: Path, token: str, says: str) -> None:
     said = rumormill("peers", "--token", token, "--state-dir", str(tmp_path)).refusal()

@@ -48,7 +48,7 @@ def test_a_client_certificate_lists_services_and_streams_an_answer(
     request = json.dumps({"prompt": "The capital of France is", "sampling": {"maxTokens": 6}})
     streamed = grpcurl(certificates, address, "rumormill.v1.Inference/Generate", data=request)
     assert "Paris" in "".join(part.get("text", "") for part in objects(streamed))
-    assert objects(streamed)[-1]["finishReason"] == "FINISH_REASON_LENGTH"
+    assert objects(streamed)[-1]["finish_reason"] == "FINISH_REASON_LENGTH"
 
 
 def test_bad_requests_get_their_status(mesh: LocalMesh, certificates: tuple[Path, str]) -> None:

@@ -119,7 +119,7 @@ def test_an_openai_client_is_served(mesh: LocalMesh) -> None:
     with mesh.client(0) as client:
         url = client.status().http_url
     with openai.OpenAI(base_url=f"{url}/v1", api_key="unused") as api:
-        assert [model.id for model in api.models.list().data] == ["smollm2"]
+        assert [model.id for model in api.models.list().data] == ["SmolLM2-135M-Instruct"]
         messages = [{"role": "user", "content": QUESTION}]
         settings = {"model": "smollm2", "messages": messages, "temperature": 0, "max_tokens": 16}
         whole = api.chat.completions.with_raw_response.create(**settings)  # type: ignore[call-overload]
