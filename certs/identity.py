@@ -18,16 +18,18 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from certs.errors import CertificateRefusedError
 from certs.roles import Role
 
+_KEY_ID = re.compile(r"[a-z2-7]{52}")
 _SPIFFE = re.compile(r"spiffe://([a-z0-9.-]{1,63})/(client|node|operator)/([a-z0-9._-]{1,63})")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated caller; `name` is the node id for a node."""
+    """An authenticated caller. `node_id` comes from its key, whatever its certificate calls it."""
 
     mesh_id: str
     role: Role
     name: str
+    node_id: str
     serial_number: int
     not_before: datetime
     not_after: datetime
@@ -72,7 +74,7 @@ def base32(data: bytes) -> str:
 def claimed_identity(certificate: x509.Certificate) -> Identity:
     """What a certificate claims, unverified; raises CertificateRefusedError if it claims nothing.
 
-    A node's claim must be the id of its own key, so that no authority can name one after another.
+    A name that could be a node id must be that of the key, so that none can be taken for another.
     """
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -90,10 +92,11 @@ def claimed_identity(certificate: x509.Certificate) -> Identity:
         mesh_id,
         Role(role),
         name,
+        key_id(certificate.public_key()),
         certificate.serial_number,
         certificate.not_valid_before_utc,
         certificate.not_valid_after_utc,
     )
-    if identity.is_node and name != key_id(certificate.public_key()):
-        raise CertificateRefusedError(f"the certificate names node {name}, which is not the id of its key")
+    if name != identity.node_id and _KEY_ID.fullmatch(name):
+        raise CertificateRefusedError(f"the certificate is named {name}, which is not the id of its key")
     return identity

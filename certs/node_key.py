@@ -23,8 +23,11 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def load_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Reads a P-256 key that nobody else may read; raises KeyFileError, or FileNotFoundError."""
+def load_private_key(path: Path, *, group_may_read: bool = False) -> ec.EllipticCurvePrivateKey:
+    """Reads a P-256 key that nobody else may read; raises KeyFileError, or FileNotFoundError.
+
+    A group that may read it is how container platforms hand secrets to a process.
+    """
     try:
         mode = path.stat().st_mode
         content = path.read_bytes()
@@ -32,7 +35,7 @@ def load_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
         raise
     except OSError as error:
         raise KeyFileError(f"can't read the key {path}: {error}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if mode & (stat.S_IRWXO if group_may_read else stat.S_IRWXG | stat.S_IRWXO):
         raise KeyFileError(f"others can read the key {path}; run `chmod 600 {path}`, or make a new key")
     try:
         key = load_pem_private_key(content, password=None)

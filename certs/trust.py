@@ -23,11 +23,11 @@ _REMEMBERED_CERTIFICATES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """An authority, the roles it may speak for, and the mesh it speaks of (None: any)."""
+    """An authority, the roles it may speak for, and the mesh it speaks of."""
 
     certificate: x509.Certificate
     roles: frozenset[Role]
-    mesh_id: str | None = None
+    mesh_id: str
 
     @property
     def pem(self) -> bytes:
@@ -63,7 +63,7 @@ class Trust:
         certificate = load_certificate(encoded)
         identity = claimed_identity(certificate)
         for anchor in self.anchors:
-            if identity.role not in anchor.roles or anchor.mesh_id not in (None, identity.mesh_id):
+            if identity.role not in anchor.roles or anchor.mesh_id != identity.mesh_id:
                 continue
             try:
                 certificate.verify_directly_issued_by(anchor.certificate)
@@ -90,7 +90,8 @@ class Denylist:
     def check(self, identity: Identity) -> None:
         """Raises CertificateRevokedError, or PkiError for a file that can't be read."""
         self._reload()
-        if identity.name in self._entries or f"serial:{identity.serial_number:x}" in self._entries:
+        named = {identity.name, identity.node_id, f"serial:{identity.serial_number:x}"}
+        if not named.isdisjoint(self._entries):
             raise CertificateRevokedError(
                 f"{identity} is on the denylist; have the mesh's operator issue another certificate"
             )

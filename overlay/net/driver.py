@@ -16,6 +16,7 @@ from overlay.core.types import NodeId
 from overlay.core.views import Notification
 from overlay.net.codec import decode, encode, frame_kind
 from overlay.net.errors import DialError, MalformedFrameError, SelfDialError, StreamLostError
+from overlay.net.hash_domain import HashDomain
 from overlay.net.link import Link
 from overlay.net.store import Store
 from overlay.net.tasks import TaskGroup
@@ -43,6 +44,7 @@ class Driver:
         node_id: NodeId,
         transport: Transport,
         store: Store,
+        domain: HashDomain,
         notify: Callable[[Notification], None],
     ) -> None:
         self.core = core
@@ -50,6 +52,7 @@ class Driver:
         self._node_id = node_id
         self._transport = transport
         self._store = store
+        self._domain = domain
         self._notify = notify
         self._tasks = TaskGroup("overlay")
         self._links: dict[LinkId, Link] = {}
@@ -93,6 +96,16 @@ class Driver:
         self.handle(events.LinkUp(link.id, stream.peer))
         return link.outgoing()
 
+    def drop_where(self, refusal: Callable[[Stream], str | None]) -> list[NodeId]:
+        """Ends every stream that `refusal` gives a reason for; returns whose they were."""
+        dropped = []
+        for link in list(self._links.values()):
+            reason = refusal(link.stream) if link.stream is not None else None
+            if link.stream is not None and reason is not None:
+                dropped.append(link.stream.peer)
+                self._drop(link, reason)
+        return dropped
+
     async def stop(self) -> None:
         """Says Bye on every link, waits for them to end, and leaves no task behind."""
         if self.is_running:
@@ -132,7 +145,7 @@ class Driver:
         link = self._links.get(action.link)
         if link is None:
             return
-        link.send(encode(action.message))
+        link.send(encode(self._domain.outgoing(action.message)))
         if link.is_overfull:
             self._loop.call_soon(self._drop, link, "it doesn't read what it is sent")
 
@@ -216,7 +229,7 @@ class Driver:
             self.handle(events.MalformedFrame(link.id, str(error)))
             return
         if message is not None:
-            self.handle(events.MessageReceived(link.id, message, size))
+            self.handle(events.MessageReceived(link.id, self._domain.incoming(message), size))
 
     def _queue_changed(self, link: Link) -> None:
         # Not from within an action of the core that is still being performed.

@@ -117,7 +117,7 @@ def _contact(
         raise WrongMeshError(f"peer {address} isn't trusted: {error}") from error
     if not identity.is_node:
         raise NotRumormillError(f"{address} answers with a certificate that is no node's")
-    node_id = NodeId(identity.name)
+    node_id = NodeId(identity.node_id)
     if expected is not None and node_id != expected:
         raise WrongPeerError(f"node {short_id(node_id)} answers at {address}, not {short_id(expected)}")
     target = grpc_target(str(socket_address[0]), int(socket_address[1]))

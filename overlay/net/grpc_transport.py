@@ -58,7 +58,7 @@ class GrpcTransport:
             await channel.close()
             raise
         self._on_contact(contact)
-        stream = DialledStream(contact.node_id, channel, call, self._streams.discard)
+        stream = DialledStream(contact, channel, call, self._streams.discard)
         self._streams.add(stream)
         return stream
 
@@ -71,12 +71,13 @@ class DialledStream:
 
     def __init__(
         self,
-        peer: NodeId,
+        contact: Contact,
         channel: grpc.aio.Channel,
         call: grpc.aio.StreamStreamCall[pb.Frame, pb.Frame],
         on_closed: Callable[[DialledStream], None],
     ) -> None:
-        self.peer = peer
+        self.peer = contact.node_id
+        self.certificate = contact.leaf
         self._channel = channel
         self._call = call
         self._on_closed = on_closed
@@ -99,11 +100,15 @@ class DialledStream:
 
 
 class AcceptedStream:
-    """The serving end of a gossip stream."""
+    """The serving end of a gossip stream; made by the task that handles the call."""
 
-    def __init__(self, peer: NodeId, requests: AsyncIterator[pb.Frame], context: GossipContext) -> None:
+    def __init__(
+        self, peer: NodeId, certificate: bytes, requests: AsyncIterator[pb.Frame], context: GossipContext
+    ) -> None:
         self.peer = peer
+        self.certificate = certificate
         self._requests = requests
+        self._handler = asyncio.current_task()
         self._context = context
         self._aborting: asyncio.Task[None] | None = None
 
@@ -116,11 +121,13 @@ class AcceptedStream:
             raise StreamLostError(str(error)) from error
 
     def abort(self) -> None:
-        # Cancelling the handler instead would leave the call open on the peer's side.
         if self._aborting is None:
             self._aborting = asyncio.ensure_future(self._abort())
 
     async def _abort(self) -> None:
+        # The peer isn't told of a handler that is merely cancelled.
+        if self._handler is not None:
+            self._handler.cancel()
         with suppress(grpc.aio.AbortError, grpc.aio.UsageError, grpc.aio.InternalError):
             await self._context.abort(grpc.StatusCode.CANCELLED, "the node ended this stream")
 
@@ -140,7 +147,8 @@ async def serve_stream(
         return
     # The dialler waits for this to know that it was let in.
     await context.send_initial_metadata(())
-    outgoing = accept(AcceptedStream(NodeId(identity.name), requests, context))
+    stream = AcceptedStream(NodeId(identity.node_id), certificate, requests, context)
+    outgoing = accept(stream)
     try:
         async for frame in outgoing:
             yield frame

@@ -78,6 +78,7 @@ class MemoryStream:
 
     def __init__(self, peer: NodeId) -> None:
         self.peer = peer
+        self.certificate = None
         self.wire: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUE_FRAMES)
         self.other: MemoryStream | None = None
         self.broken = asyncio.Event()

@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 
 import grpc.aio
@@ -26,12 +25,13 @@ from overlay.net.driver import Driver
 from overlay.net.errors import DialError
 from overlay.net.first_contact import first_contact
 from overlay.net.grpc_transport import GossipContext, GrpcTransport, serve_stream
+from overlay.net.hash_domain import HashDomain
 from overlay.net.security import TransportSecurity
 from overlay.net.signer import GossipSigner
 from overlay.net.store import Store
 from overlay.net.targets import parse_seed
 from overlay.net.tasks import TaskGroup
-from overlay.net.transport import Frames
+from overlay.net.transport import Frames, Stream
 from rumormill.v1 import overlay_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -40,13 +40,23 @@ STORE_FOLDER = "overlay"
 RECHECK_S = 10.0
 """A connected peer that can't be dialled for requests is tried again this often."""
 
+CERTIFICATES_S = 1.0
+"""The certificates behind live streams are looked at this often: streams outlive revocation."""
+
+ADDRESSES_S = 5.0
+"""This node's own addresses are looked at this often."""
+
+LONELY_S = 10.0
+"""A node that has met nobody by then says so, once."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeshOptions:
     """How this node appears to its peers, and where it looks for them.
 
     `listen` are the addresses that peers are told to dial. `seeds` are HOST:PORT texts or addresses;
-    names among them are looked up again and again. `http_url` may be empty.
+    names among them are looked up again and again. `http_url` may be empty. `addresses_now` says
+    where this node listens as networks come and go; without it `listen` holds for ever.
     """
 
     listen: tuple[Address, ...]
@@ -56,6 +66,7 @@ class MeshOptions:
     http_url: str
     state_dir: Path
     mdns: bool = True
+    addresses_now: Callable[[], tuple[Address, ...]] | None = None
     timing: Timing = field(default_factory=Timing.lan)
 
 
@@ -84,6 +95,7 @@ class Mesh:
         self._tasks = TaskGroup("mesh")
         self._checking: set[NodeId] = set()
         self._unreachable: set[NodeId] = set()
+        self._domain = HashDomain(security.block_hash_key)
         self._channels = DataChannels(security, self._check)
         self._transport = GrpcTransport(security, self._channels.met)
         store = Store(options.state_dir / STORE_FOLDER)
@@ -92,6 +104,7 @@ class Mesh:
             self.node_id,
             self._transport,
             store,
+            self._domain,
             self._notice,
         )
         self._discovery: Discovery | None = None
@@ -103,7 +116,7 @@ class Mesh:
             addresses=options.listen,
             model=options.model,
             model_name=options.model_name,
-            digest_key=blake2b(security.block_hash_key, digest_size=32, person=b"rumormill-digest").digest(),
+            digest_key=self._domain.digest_key,
             signer=GossipSigner(security),
             http_url=options.http_url,
             seeds=self._seeds,
@@ -115,6 +128,9 @@ class Mesh:
         self._driver.start()
         self._tasks.spawn(follow_names(self._seeds, self._driver.handle))
         self._tasks.spawn(self._recheck())
+        self._tasks.spawn(self._check_certificates())
+        self._tasks.spawn(self._follow_addresses())
+        self._tasks.spawn(self._warn_when_lonely())
         if self._options.mdns:
             tags = self._security.discovery_tags
             self._discovery = Discovery(self.node_id, self._addresses, tags, self._driver.handle)
@@ -245,6 +261,36 @@ class Mesh:
             for peer in self.peers():
                 if peer.connected and peer.node_id not in self._channels:
                     self._check(peer.node_id)
+
+    async def _check_certificates(self) -> None:
+        while True:
+            await asyncio.sleep(CERTIFICATES_S)
+            for node_id in self._driver.drop_where(self._refusal):
+                self._channels.forget(node_id)
+
+    def _refusal(self, stream: Stream) -> str | None:
+        if stream.certificate is None:
+            return None
+        try:
+            self._security.identify(stream.certificate)
+        except ValueError as error:
+            log.warning("the stream to node %s is cut: %s", short_id(stream.peer), error)
+            return str(error)
+        return None
+
+    async def _follow_addresses(self) -> None:
+        while self._options.addresses_now is not None:
+            await asyncio.sleep(ADDRESSES_S)
+            await self.readdress(self._options.addresses_now())
+
+    async def _warn_when_lonely(self) -> None:
+        await asyncio.sleep(LONELY_S)
+        if not any(peer.connected for peer in self.peers()):
+            log.warning(
+                "no peer found in %g s; start one with the same token, or name one with --peer HOST:PORT. "
+                "`rumormill doctor` says what may be in the way",
+                LONELY_S,
+            )
 
     # -- news ---------------------------------------------------------------------------------------
 

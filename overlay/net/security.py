@@ -9,13 +9,13 @@ import grpc
 
 
 class PeerIdentity(Protocol):
-    """Whom a verified certificate names; `name` is the node id for a node."""
+    """Whom a verified certificate names; `node_id` is that of its key."""
 
     @property
     def is_node(self) -> bool: ...
 
     @property
-    def name(self) -> str: ...
+    def node_id(self) -> str: ...
 
     @property
     def server_name(self) -> str:

@@ -52,4 +52,4 @@ class GossipSigner:
             signer = self._security.verify(binding.leaf, binding.signature, _BINDING + gossip_key)
         except (DecodeError, ValueError):
             return False
-        return signer.is_node and signer.name == node_id
+        return signer.is_node and signer.node_id == node_id

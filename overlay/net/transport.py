@@ -18,6 +18,10 @@ class Stream(Protocol):
     @property
     def peer(self) -> NodeId: ...
 
+    @property
+    def certificate(self) -> bytes | None:
+        """The peer's leaf, PEM; None where the transport has none."""
+
     def frames(self) -> Frames:
         """What the peer sends, until it ends the stream; raises StreamLostError when it breaks."""
 

@@ -23,6 +23,7 @@ STREAMING = {
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 }
+ENDLESS = "/rumormill.v1.Admin/WatchRoutes"
 UNLISTED = "/rumormill.v1.Admin/FormatDisk"
 METHODS = (*ALLOWED_ROLES, UNLISTED)
 
@@ -37,15 +38,27 @@ async def _keep_saying_who(
     yield str(caller()).encode()
 
 
+async def _say_who_for_ever(
+    request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]
+) -> AsyncIterator[bytes]:
+    while True:
+        yield str(caller()).encode()
+        await asyncio.sleep(0.01)
+
+
+def _handler(method: str) -> grpc.RpcMethodHandler[Any, Any]:
+    if method == ENDLESS:
+        return grpc.unary_stream_rpc_method_handler(_say_who_for_ever)
+    if method in STREAMING:
+        return grpc.unary_stream_rpc_method_handler(_keep_saying_who)
+    return grpc.unary_unary_rpc_method_handler(_say_who)
+
+
 def _handlers() -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
     services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
     for method in METHODS:
         _, service, name = method.split("/")
-        services.setdefault(service, {})[name] = (
-            grpc.unary_stream_rpc_method_handler(_keep_saying_who)
-            if method in STREAMING
-            else grpc.unary_unary_rpc_method_handler(_say_who)
-        )
+        services.setdefault(service, {})[name] = _handler(method)
     return services
 
 
@@ -77,8 +90,10 @@ async def call(channel: grpc.aio.Channel, method: str) -> tuple[grpc.StatusCode,
     try:
         if method in STREAMING:
             stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method)
-            answers = [answer async for answer in stream(b"", timeout=10)]
-            return grpc.StatusCode.OK, answers[0].decode()
+            answering = stream(b"", timeout=10)
+            async for answer in answering:
+                answering.cancel()
+                return grpc.StatusCode.OK, answer.decode()
         unary: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
         return grpc.StatusCode.OK, (await unary(b"", timeout=10)).decode()
     except grpc.aio.AioRpcError as error:

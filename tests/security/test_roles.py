@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,7 +19,16 @@ from certs.roles import ALLOWED_ROLES, Role
 from certs.token import MeshToken
 from certs.token_source import caller_credentials, node_credentials
 from rumormill.v1 import admin_pb2, inference_pb2, overlay_pb2
-from tests.security.doors import METHODS, UNLISTED, call, call_all, door, guarded_server, open_channel
+from tests.security.doors import (
+    ENDLESS,
+    METHODS,
+    UNLISTED,
+    call,
+    call_all,
+    door,
+    guarded_server,
+    open_channel,
+)
 
 TOKEN = MeshToken(bytes(range(32)))
 DAY, NOW = timedelta(days=1), timedelta()
@@ -154,3 +164,16 @@ async def test_connections_do_not_outlive_their_certificates(tmp_path: Path) -> 
         code, text = await call(channel, method)
     assert code is UNAUTHENTICATED
     assert "expired" in text
+
+
+async def test_revocation_ends_live_streams(tmp_path: Path) -> None:
+    caller = caller_credentials(TOKEN, Role.OPERATOR)
+    async with door(node_credentials(TOKEN, tmp_path), caller.channel_credentials()) as channel:
+        watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(ENDLESS)
+        answers = watch(b"", timeout=10)
+        assert await answers.read()
+        (tmp_path / "denylist").write_text(f"{caller.node_id}\n")
+        with suppress(grpc.aio.AioRpcError):
+            while await answers.read():
+                pass
+        assert await answers.code() is DENIED

@@ -58,6 +58,7 @@ class Member:
         credentials: Credentials | None = None,
         interceptors: tuple[grpc.aio.ServerInterceptor, ...] = (),
         model: bytes = b"model",
+        told: Address | None = None,
     ) -> None:
         self.credentials = credentials or node_credentials(token, state_dir)
         self.server = grpc.aio.server(
@@ -67,7 +68,7 @@ class Member:
         self.port = self.server.add_secure_port(f"127.0.0.1:{port}", self.credentials.server_credentials())
         self.address = Address("127.0.0.1", self.port)
         options = MeshOptions(
-            listen=(self.address,),
+            listen=(told or self.address,),
             seeds=seeds,
             model=model,
             model_name="test",

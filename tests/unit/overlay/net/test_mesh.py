@@ -5,13 +5,16 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from certs.token import MeshToken
+from certs.token_source import node_credentials
 from overlay.core.types import Address, BlockHash, Load
 from overlay.core.views import PeerState
+from overlay.net import mesh
 from overlay.net.errors import PeerUnreachableError
 from rumormill.v1 import inference_pb2, overlay_pb2_grpc
 from rumormill.v1 import overlay_pb2 as pb
@@ -136,3 +139,68 @@ async def test_nodes_of_another_model_are_members_without_a_share_in_the_cache(t
         a.mesh.report_load(Load(a.mesh.own_load().epoch, 0, running=3))
         await eventually(lambda: (load := b.mesh.peers()[0].load) is not None and load.running == 3)
         assert not b.mesh.match(HASHES)
+
+
+async def test_a_revoked_peer_is_cut_off_and_stays_out(tmp_path: Path) -> None:
+    async with Member(tmp_path / "a") as a, Member(tmp_path / "b", seeds=(a.address,)) as b:
+        await eventually(lambda: a.sees(b) and b.sees(a))
+        await eventually(lambda: a.mesh.is_reachable(b.mesh.node_id))
+        (tmp_path / "a" / "denylist").write_text(b.mesh.node_id)
+        await eventually(lambda: a.sees() and b.sees())
+        assert not a.mesh.is_reachable(b.mesh.node_id)
+        (tmp_path / "a" / "denylist").unlink()
+        await eventually(lambda: a.sees(b) and b.sees(a))
+
+
+async def test_a_mesh_changes_its_token_node_by_node(tmp_path: Path) -> None:
+    """Old, then old with new accepted, then new with old accepted, then new: neighbours always meet."""
+    old, new = MeshToken.make(), MeshToken.make()
+    steps = ((old,), (old, new), (new, old), (new,))
+    for step, (before, after) in enumerate(pairwise(steps)):
+        folder = tmp_path / str(step)
+        a_credentials = node_credentials(before[0], folder / "a", also_accepted=before[1:])
+        b_credentials = node_credentials(after[0], folder / "b", also_accepted=after[1:])
+        async with (
+            Member(folder / "a", credentials=a_credentials) as a,
+            Member(folder / "b", credentials=b_credentials, seeds=(a.address,)) as b,
+        ):
+            await eventually(lambda a=a, b=b: a.sees(b) and b.sees(a))  # type: ignore[misc]
+            await eventually(partial(a.mesh.is_reachable, b.mesh.node_id))
+            await eventually(partial(b.mesh.is_reachable, a.mesh.node_id))
+            a.mesh.publish(HASHES, ())
+            a.mesh.report_load(Load(a.mesh.own_load().epoch, 0, running=3))
+            await eventually(lambda b=b: (load := b.mesh.peers()[0].load) is not None and load.running == 3)  # type: ignore[misc]
+            # Their hashes are made with different keys while their own tokens differ.
+            comparable = before[0] == after[0]
+            if comparable:
+                await eventually(lambda a=a, b=b: b.mesh.match(HASHES) == {a.mesh.node_id: 499})  # type: ignore[misc]
+            assert bool(b.mesh.match(HASHES)) == comparable
+
+
+async def test_new_addresses_reach_the_peers(tmp_path: Path) -> None:
+    async with Member(tmp_path / "a") as a, Member(tmp_path / "b", seeds=(a.address,)) as b:
+        await eventually(lambda: a.sees(b) and b.sees(a))
+        moved = (Address("127.0.0.2", a.port), a.address)
+        await a.mesh.readdress(moved)
+        assert a.mesh.addresses == moved
+        await eventually(lambda: set(b.mesh.peers()[0].addresses) >= set(moved))
+
+
+async def test_a_lonely_node_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mesh, "LONELY_S", 0.1)
+    async with Member(tmp_path / "a"):
+        await eventually(lambda: any("rumormill doctor" in text for text in caplog.messages))
+
+
+async def test_a_peer_that_cannot_be_dialled_back_is_told_and_gets_no_requests(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere = Address("127.0.0.1", 1)
+    async with Member(tmp_path / "a") as a, Member(tmp_path / "b", seeds=(a.address,), told=nowhere) as b:
+        await eventually(lambda: a.sees(b) and b.sees(a))
+        await eventually(lambda: any("--advertise" in text for text in caplog.messages))
+        with pytest.raises(PeerUnreachableError):
+            a.mesh.channel(b.mesh.node_id)
+        assert b.mesh.is_reachable(a.mesh.node_id)
