@@ -252,7 +252,7 @@ class Core:
         message = event.message
         try:
             link.inbox.charge(now, message, event.size)
-            if not link.ready and not isinstance(message, messages.Hello | messages.Bye):
+            if link.hello is None and not isinstance(message, (messages.Hello, messages.Bye)):
                 raise ProtocolError(f"a {type(message).__name__} before the Hello")
             self._message_handlers[type(message)](now, link, message)
         except ProtocolError as violation:

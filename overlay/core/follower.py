@@ -120,13 +120,13 @@ class Follower:
         origin = head.origin or link.peer
         if not self._follows(link, origin):
             return
-        verified = self.keys.verified(origin, head)
+        replica = self._replica(origin)
+        known = replica.head
+        verified = known if _is_same(known, head) else self.keys.verified(origin, head)
         if verified is None:
             if origin == link.peer:
                 raise ProtocolError("a head without a valid signature")
             return
-        replica = self._replica(origin)
-        known = replica.head
         if known is None or (head.epoch, head.version) >= (known.epoch, known.version):
             replica.head = verified
         if head.epoch > replica.epoch:
@@ -325,3 +325,13 @@ class Follower:
             if largest is replica:
                 return False
         return True
+
+
+def _is_same(known: Head | None, head: Head) -> bool:
+    """Whether a head is one that was verified before: heads are repeated."""
+    return (
+        known is not None
+        and known.signature == head.signature
+        and (known.epoch, known.version, known.floor) == (head.epoch, head.version, head.floor)
+        and digest_of(known) == digest_of(head)
+    )

@@ -45,6 +45,6 @@ class Inbox:
 
     def charge(self, now: float, message: Message, size: int) -> None:
         """Raises ProtocolError when a peer floods this node."""
-        frames = self.frames.take(now, WEIGHTS.get(type(message), 1.0))
-        if not frames or not self.bytes.take(now, size):
+        weight = WEIGHTS.get(type(message), 1.0)
+        if not self.frames.take(now, weight) or (size and not self.bytes.take(now, size)):
             raise ProtocolError("a flood: more frames or bytes than a stream may carry")

@@ -211,7 +211,7 @@ class Membership:
             self.table.forget(peer.node_id)
             self.outbox.emit(MemberChanged(peer.node_id, None))
             self.gone(now, peer)
-        elif news.state is MemberState.ALIVE and news.addresses:
+        elif news.addresses and (news.incarnation, news.addresses) != (peer.incarnation, peer.addresses):
             peer.incarnation = news.incarnation
             peer.addresses = tuple(dict.fromkeys(news.addresses + peer.addresses))[: len(news.addresses) + 4]
             self.found(now, peer)

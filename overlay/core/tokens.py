@@ -20,9 +20,9 @@ class TokenBucket:
 
     def take(self, now: float, amount: float) -> bool:
         """Takes tokens if there are enough; a level below zero is never reached."""
-        self.level = min(self.burst, self.level + (now - self.at) * self.rate)
+        level = self.level + (now - self.at) * self.rate
+        if level > self.burst:
+            level = self.burst
         self.at = now
-        if self.level < amount:
-            return False
-        self.level -= amount
-        return True
+        self.level = level if level < amount else level - amount
+        return level >= amount

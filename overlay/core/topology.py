@@ -25,7 +25,7 @@ DIALS_PER_S = 64
 CHOSEN_BEATS = 10
 """Rounds in which a chosen peer must connect, before another is chosen."""
 
-SETTLED_S = 10.0
+SETTLED_S = 2.0
 """A stream this young isn't closed for being one too many: a newcomer learns whom else to ask."""
 
 REWIRE_BEATS = 120

@@ -103,6 +103,8 @@ class ScriptRunner:
                 held = world.run_until(lambda: self._sees(step) == wanted, world.now + step.number())
             case (_, "sees", _, wanted):
                 held = self._sees(step) == wanted
+            case ("no", "deaths"):
+                held = not world.tally.deaths
             case ("no", "false", "deaths"):
                 held = not world.tally.false_deaths
             case _:

@@ -19,6 +19,7 @@ One step a line, `#` begins a comment, nodes are n0, n1, ... and times are secon
     expect meet within 3             everyone knows everyone and is connected
     expect converge within 8         everyone holds exactly what everyone else has cached
     expect n0 sees n1 dead within 20 also candidate, alive, suspect, left, unknown
+    expect no deaths                 nobody at all was declared dead so far
     expect no false deaths           nobody healthy was declared dead by anybody healthy
 """
 

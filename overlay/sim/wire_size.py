@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from overlay.core.messages import (
@@ -41,7 +42,7 @@ def wire_size(message: Message) -> int:
 
 
 def _varint(value: int) -> int:
-    return max(1, (value.bit_length() + 6) // 7)
+    return 1 if value < 128 else (value.bit_length() + 6) // 7
 
 
 def _tag(field: int) -> int:
@@ -74,15 +75,19 @@ def _address(address: Address) -> int:
 def _hello(message: Hello) -> int:
     ints = (message.major, message.minor, message.epoch, message.incarnation)
     texts = (message.model, message.model_name, message.http_url, message.gossip_key)
-    body = sum(map(_int, ints)) + sum(map(_address, message.addresses))
+    body = sum(map(_int, ints)) + _addresses(message.addresses)
     body += sum(_bytes(text) for text in texts)
     return _ID_FIELD + body + _bytes(message.gossip_key_certificate)
 
 
 def _member(member: Member) -> int:
-    body = _ID_FIELD + _int(member.state) + _int(member.incarnation) + _origin(member.reporter)
-    body += sum(map(_address, member.addresses))
+    body = _ID_FIELD + 2 + _int(member.incarnation) + _origin(member.reporter) + _addresses(member.addresses)
     return 1 + _varint(body) + body
+
+
+@lru_cache(4096)
+def _addresses(addresses: tuple[Address, ...]) -> int:
+    return sum(map(_address, addresses))
 
 
 def _head(head: Head) -> int:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from typing import TypeAlias
 
 from overlay.core.actions import Action, Close, Dial, Emit, Persist, Send, SetTimer
 from overlay.core.core import Core
@@ -117,6 +118,7 @@ class World:
         self.tally = Tally(bytes_sent=[0] * options.nodes, second=[(0, 0)] * options.nodes)
         self.trace: list[str] = []
         self.clock_ms = EPOCH_MS
+        self.tamper: dict[int, Tamper] = {}
         self._numbers = {node.node_id: node.number for node in self.nodes}
         self._by_address = {node.address: node for node in self.nodes}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -256,12 +258,12 @@ class World:
         )
 
     def converged(self) -> bool:
-        """Whether every running node holds exactly the blocks of every other that runs."""
-        running = self.running()
+        """Whether every running honest node holds exactly the blocks of every other."""
+        honest = [node for node in self.running() if node.number not in self.tamper]
         return all(
             self.replica(node.number, other.number) == other.blocks
-            for node in running
-            for other in running
+            for node in honest
+            for other in honest
             if other is not node
         )
 
@@ -300,6 +302,21 @@ class World:
             for node in self.running()
         )
 
+    def in_one_piece(self) -> bool:
+        """Whether streams lead, over others, from every running node to every other."""
+        running = self.running()
+        if not running:
+            return True
+        reached, edge = {running[0].number}, [running[0]]
+        while edge:
+            core = edge.pop().core
+            for peer in core.links.connected() if core is not None else ():
+                node = self.nodes[self._numbers[peer]]
+                if node.number not in reached and node.core is not None:
+                    reached.add(node.number)
+                    edge.append(node)
+        return len(reached) == len(running)
+
     def replica(self, holder: int, origin: int) -> set[int] | None:
         """What one node believes another has cached; None when it follows no such set."""
         core = self.nodes[holder].core
@@ -310,10 +327,12 @@ class World:
         """Replicas that differ from what their origin had at the same (epoch, version): invariant 2."""
         wrong = []
         for node in self.running():
-            if node.core is None:
+            if node.core is None or node.number in self.tamper:
                 continue
             for origin_id, replica in node.core.follower.replicas.items():
                 origin = self.nodes[self._numbers[origin_id]]
+                if origin.number in self.tamper:
+                    continue
                 at = (replica.epoch, replica.version)
                 truth = origin.history.get(at, frozenset()) if replica.version else frozenset()
                 if set(replica.hashes().tolist()) != truth or len(truth) != replica.digest.count:
@@ -362,9 +381,12 @@ class World:
             node.history[at] = frozenset(core.own.hashes().tolist())
 
     def _perform(self, node: SimNode, action: Action) -> None:
+        if isinstance(action, Send):
+            tamper = self.tamper.get(node.number)
+            for message in (action.message,) if tamper is None else tamper(action.message):
+                self._send(node, action.link, message)
+            return
         match action:
-            case Send(link, message):
-                self._send(node, link, message)
             case SetTimer(at):
                 node.timer += 1
                 timer = node.timer
@@ -393,7 +415,7 @@ class World:
         self.tally.frames += 1
         if self.options.count_bytes:
             self._count(node, message)
-        reliable = isinstance(message, Hello | Bye)
+        reliable = isinstance(message, RELIABLE)
         for latency in [self.network.latency()] if reliable else self.network.fates():
             arrival = max(self.now + latency, connection.hello_arrival[end])
             if reliable or not self.network.reordered():
@@ -515,6 +537,12 @@ class World:
         if observer.healthy and subject.healthy and self.network.whole and settled > SETTLING_S:
             self.tally.false_deaths.append(entry)
 
+
+Tamper: TypeAlias = Callable[[Message], Iterable[Message]]
+"""What a hostile node sends instead of what its core would."""
+
+RELIABLE = (Hello, Bye)
+"""The first and last frames of a stream are lost only with the stream."""
 
 SETTLING_S = 40.0
 """A node counts as healthy again this long after what was done to it: the longest suspicion."""
