@@ -23,6 +23,7 @@ NODE_ID_BYTES = 32
 RANGES = 256
 MAX_SIGNATURE_BYTES = 64
 MAX_GOSSIP_KEY_BYTES = 32
+MAX_FILTER_PROBES = 32
 
 _U64 = np.dtype("<u8")
 
@@ -430,6 +431,29 @@ def _decode_range_hashes(m: pb.RangeHashes) -> msg.RangeHashes:
     return msg.RangeHashes(_origin(m.origin), _epoch(m.epoch), Version(m.version), ranges, hashes)
 
 
+def _decode_filter(m: pb.Filter) -> msg.Filter:
+    _check_gossip_key(m)
+    _at_most("a signature", len(m.signature), MAX_SIGNATURE_BYTES)
+    _at_most("a filter", len(m.bits), limits.MAX_FILTER_BYTES)
+    _at_most("a model digest", len(m.model), limits.MAX_MODEL_DIGEST_BYTES)
+    _at_most("a block count", m.count, limits.MAX_HASHES_PER_ORIGIN)
+    _at_most("a number of probes", m.probes, MAX_FILTER_PROBES)
+    if not m.bits or not m.probes:
+        raise MalformedFrameError("an empty filter")
+    return msg.Filter(
+        origin=_origin(m.origin),
+        epoch=_epoch(m.epoch),
+        version=Version(m.version),
+        count=m.count,
+        probes=m.probes,
+        bits=m.bits,
+        model=m.model,
+        signature=m.signature,
+        gossip_key=m.gossip_key,
+        gossip_key_certificate=m.gossip_key_certificate,
+    )
+
+
 def _decode_bye(m: pb.Bye) -> msg.Bye:
     try:
         reason = msg.ByeReason(m.reason)
@@ -448,6 +472,7 @@ _DECODERS: dict[str, Callable[[Any], msg.Message]] = {
     "range_digests": _decode_range_digests,
     "range_want": _decode_range_want,
     "range_hashes": _decode_range_hashes,
+    "filter": _decode_filter,
     "load": lambda m: msg.LoadReport(_origin(m.origin), decode_load(m)),
     "probe": lambda m: msg.Probe(m.sequence),
     "probe_request": lambda m: msg.ProbeRequest(m.sequence, node_id_from_bytes(m.target)),

@@ -61,11 +61,14 @@ class Discovery:
         addresses: Sequence[Address],
         tags: Sequence[str],
         hint: Callable[[AddressHint], None],
+        *,
+        announce: bool = True,
     ) -> None:
         self._node_id = node_id
         self._addresses = [address for address in addresses if is_ip(address.host)]
         self._tags = tuple(tags)
         self._hint = hint
+        self._announce = announce
         self._tasks = TaskGroup("mDNS")
         self._zeroconf: AsyncZeroconf | None = None
         self._known: dict[str, tuple[Address, ...]] = {}
@@ -118,7 +121,7 @@ class Discovery:
                 question_type=DNSQuestionType.QM,
             )
             del browser  # it lives until its zeroconf closes
-            if self._addresses:
+            if self._addresses and self._announce:
                 # No probing for conflicts: nobody else has this id.
                 await self._zeroconf.async_register_service(self._service(), cooperating_responders=True)
         except (OSError, ZeroconfError, RuntimeError) as error:

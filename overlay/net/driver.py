@@ -211,6 +211,8 @@ class Driver:
         try:
             async for frame in stream.frames():
                 self._receive(link, frame)
+        except MalformedFrameError as error:
+            self.handle(events.MalformedFrame(link.id, str(error)))
         except StreamLostError as error:
             reason = str(error)
         finally:

@@ -9,10 +9,18 @@ from typing import Any, Protocol
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from overlay.core.types import Address, NodeId
 from overlay.net.channels import gossip_channel
-from overlay.net.errors import DialError, NoAnswerError, SelfDialError, StreamLostError, WrongMeshError
+from overlay.net.errors import (
+    DialError,
+    MalformedFrameError,
+    NoAnswerError,
+    SelfDialError,
+    StreamLostError,
+    WrongMeshError,
+)
 from overlay.net.first_contact import Contact, first_contact
 from overlay.net.security import TransportSecurity
 from overlay.net.transport import Accept, Frames
@@ -86,6 +94,8 @@ class DialledStream:
         try:
             async for frame in self._call:
                 yield frame
+        except DecodeError as error:
+            raise MalformedFrameError(str(error)) from error
         except grpc.aio.AioRpcError as error:
             raise StreamLostError(f"{error.code().name}: {error.details()}") from error
         finally:
@@ -116,6 +126,8 @@ class AcceptedStream:
         try:
             async for frame in self._requests:
                 yield frame
+        except DecodeError as error:
+            raise MalformedFrameError(str(error)) from error
         except (grpc.aio.UsageError, grpc.aio.InternalError) as error:
             # The call ended while its next frame was awaited.
             raise StreamLostError(str(error)) from error

@@ -6,8 +6,16 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 
+from google.protobuf.message import DecodeError
+
 from overlay.core.types import Address, NodeId
-from overlay.net.errors import RefusedError, SelfDialError, StreamLostError, WrongPeerError
+from overlay.net.errors import (
+    MalformedFrameError,
+    RefusedError,
+    SelfDialError,
+    StreamLostError,
+    WrongPeerError,
+)
 from overlay.net.tasks import TaskGroup
 from overlay.net.transport import Accept, Frames
 from rumormill.v1 import overlay_pb2 as pb
@@ -88,7 +96,11 @@ class MemoryStream:
             data = await self._next()
             if data is None:
                 return
-            yield pb.Frame.FromString(data)
+            try:
+                frame = pb.Frame.FromString(data)
+            except DecodeError as error:
+                raise MalformedFrameError(str(error)) from error
+            yield frame
 
     async def _next(self) -> bytes | None:
         reading = asyncio.ensure_future(self.wire.get())

@@ -23,7 +23,10 @@ class Stream(Protocol):
         """The peer's leaf, PEM; None where the transport has none."""
 
     def frames(self) -> Frames:
-        """What the peer sends, until it ends the stream; raises StreamLostError when it breaks."""
+        """What the peer sends, until it ends the stream; raises StreamLostError when it breaks.
+
+        Raises MalformedFrameError for bytes that are no frame, and is over then.
+        """
 
     def abort(self) -> None:
         """Ends the stream at once, whatever is still to be written."""
