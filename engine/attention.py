@@ -15,20 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.kv_cache import KVCache
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One sequence's share of a step: `count` new tokens after `computed` ones, held in `blocks`."""
-
-    computed: int
-    count: int
-    blocks: Sequence[int]
-
-    @property
-    def length(self) -> int:
-        """Tokens in the cache once this step's are written."""
-        return self.computed + self.count
+from engine.span import Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Final, Literal, get_args
 
 from engine.errors import EngineConfigError
 
-Precision = Literal["fp16", "fp32"]
+Precision = Literal["fp32", "fp16", "stored"]
+Backend = Literal["auto", "native", "torch"]
 Device = Literal["cpu"]
 
 BLOCK_SIZE: Final = 16
@@ -22,6 +23,10 @@ class EngineConfig:
     `block_hash_key`: 16 to 64 secret bytes of the mesh; nodes with unequal keys never see a common block.
     `precision`: "fp32" computes with the checkpoint's weights as they are; "fp16" rounds the weights of
         linear layers to 16 bits (activations stay fp32): half the memory traffic, so faster at small batches.
+        "stored" computes with the checkpoint's exact values too, but keeps Q4_0, Q4_1 and Q8_0 tensors of a
+        GGUF file in their 4 or 8 bits: the least memory traffic, and as accurate as "fp32".
+    `backend`: "native" is compiled for this CPU on first use, "torch" needs no compiler; "auto" takes the
+        first where it can. Both give the same answers.
     `threads`: cores for matrix products; 0 takes every core the process may run on.
     `kv_memory_bytes`: size of the KV cache; memory is touched as blocks are first used.
     `kv_blocks`: the same as a number of blocks; 0 derives it from `kv_memory_bytes`.
@@ -42,18 +47,17 @@ class EngineConfig:
     max_waiting: int = 1024
     prefill_tokens_per_step: int = 512
     device: Device = "cpu"
+    backend: Backend = "auto"
 
     def __post_init__(self) -> None:
         if not 16 <= len(self.block_hash_key) <= 64:
             raise EngineConfigError("block_hash_key must have 16 to 64 bytes")
-        if self.precision not in get_args(Precision):
-            raise EngineConfigError(
-                f"precision {self.precision!r} is unknown; choose one of {', '.join(get_args(Precision))}"
-            )
-        if self.device not in get_args(Device):
-            raise EngineConfigError(
-                f"device {self.device!r} is unknown; choose one of {', '.join(get_args(Device))}"
-            )
+        for name, choices in (("precision", Precision), ("device", Device), ("backend", Backend)):
+            known = get_args(choices)
+            if getattr(self, name) not in known:
+                raise EngineConfigError(
+                    f"{name} {getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
+                )
         for name, least in (
             ("threads", 0),
             ("kv_memory_bytes", 1 << 20),

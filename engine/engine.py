@@ -26,8 +26,8 @@ from engine.interface import (
     SamplingParams,
     TokenOutput,
 )
-from engine.kv_cache import KVCache, block_count
-from engine.model import Model
+from engine.kv_cache import block_count
+from engine.loading import load_decoder
 from engine.model_files import open_model
 from engine.prefix_cache import PrefixCache
 from engine.requests import check_request, most_tokens
@@ -35,7 +35,6 @@ from engine.runner import ModelRunner
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.tokenizer import Tokenizer
-from engine.weights import open_weights
 
 _WARM_UP_TOKENS = (1, 48, 1, 48)
 
@@ -60,8 +59,7 @@ class Engine:
         torch.set_num_threads(config.resolved_threads())
         files = open_model(config.model)
         blocks = block_count(files.config, config)
-        with open_weights(files) as weights:
-            model = Model(files.config, weights, config.precision)
+        decoder = load_decoder(files, config, blocks)
         self.info = EngineInfo(
             model_name=files.source.name,
             namespace=files.namespace(config.block_size),
@@ -69,10 +67,11 @@ class Engine:
             vocabulary_size=files.config.vocabulary_size,
             block_size=config.block_size,
             kv_blocks_total=blocks,
+            backend=decoder.backend,
         )
         self._config = config
         self._files = files
-        self._runner = ModelRunner(model, KVCache(files.config, blocks, config.block_size))
+        self._runner = ModelRunner(decoder)
         self._sequences: dict[str, Sequence] = {}
         self._ids = itertools.count()
         self._cost = CostMeter()

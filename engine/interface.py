@@ -96,6 +96,7 @@ class EngineInfo:
     vocabulary_size: int
     block_size: int
     kv_blocks_total: int
+    backend: str = ""
 
 
 class EngineClient(Protocol):

@@ -19,7 +19,7 @@ Linear = Callable[[Tensor], Tensor]
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None, precision: Precision) -> Linear:
-    """A linear layer from its fp32 weight [outputs, inputs] and bias [outputs]."""
+    """A linear layer from its fp32 weight [outputs, inputs] and bias [outputs]; "stored" runs as fp32."""
     if precision == "fp16" and _has_fp16_kernel():
         return _pack_fp16(weight, bias)
     if precision == "fp16":

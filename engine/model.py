@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from engine.attention import AttentionPlan
-from engine.config import Precision
+from engine.config import EngineConfig, Precision
 from engine.kv_cache import KVCache
 from engine.linear import Linear, pack_linear
 from engine.model_config import ModelConfig
+from engine.span import Span
 from engine.weights import Weights
 
 
@@ -83,6 +86,22 @@ class Layer:
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(x, (x.shape[-1],), weight, self._config.norm_epsilon)
+
+
+class TorchDecoder:
+    """A whole decoder with its KV cache, in plain PyTorch."""
+
+    backend = "torch"
+
+    def __init__(self, config: ModelConfig, weights: Weights, options: EngineConfig, blocks: int) -> None:
+        self._model = Model(config, weights, options.precision)
+        self._cache = KVCache(config, blocks, options.block_size)
+
+    def forward(self, token_ids: Sequence[int], spans: Sequence[Span], rows: Sequence[int]) -> Tensor:
+        """Computes a step's tokens, sequence by sequence; returns the logits [len(rows), vocabulary]."""
+        plan = AttentionPlan(spans, self._cache.block_size)
+        wanted = torch.tensor(rows, dtype=torch.int64)
+        return self._model.forward(torch.tensor(token_ids), plan, self._cache, wanted)
 
 
 class Model:

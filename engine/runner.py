@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
-from engine.attention import AttentionPlan, Span
-from engine.kv_cache import KVCache
-from engine.model import Model
 from engine.sampling import sample
 from engine.scheduler import Work
+from engine.span import Span
+
+
+class Decoder(Protocol):
+    """A model with its KV cache."""
+
+    backend: str
+
+    def forward(self, token_ids: Items[int], spans: Items[Span], rows: Items[int]) -> Tensor:
+        """Computes a step's tokens, sequence by sequence; returns the logits [len(rows), vocabulary]."""
 
 
 class ModelRunner:
-    """A loaded model and its KV cache."""
+    """Steps a decoder."""
 
-    def __init__(self, model: Model, cache: KVCache) -> None:
-        self._model = model
-        self._cache = cache
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
 
     @torch.inference_mode()
     def run(self, works: Items[Work]) -> dict[Work, int]:
@@ -33,10 +41,7 @@ class ModelRunner:
             spans.append(Span(sequence.computed, work.count, sequence.block_table()))
             if work.samples:
                 rows.append(len(token_ids) - 1)
-        plan = AttentionPlan(spans, self._cache.block_size)
-        logits = self._model.forward(
-            torch.tensor(token_ids), plan, self._cache, torch.tensor(rows, dtype=torch.int64)
-        )
+        logits = self._decoder.forward(token_ids, spans, rows)
         greedy = logits.argmax(dim=-1).tolist() if rows else []
         sampled: dict[Work, int] = {}
         for row, work in enumerate(work for work in works if work.samples):

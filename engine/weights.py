@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from gguf.constants import GGMLQuantizationType
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -39,6 +42,14 @@ _GGUF_NAMES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """A quantised matrix: bytes [outputs, bytes per row] of GGML blocks."""
+
+    kind: GGMLQuantizationType
+    data: npt.NDArray[np.uint8]
+
+
 class Weights(Protocol):
     """The tensors of one open checkpoint."""
 
@@ -47,6 +58,9 @@ class Weights(Protocol):
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor as fp32. Raises ModelDamagedError if it is missing, misshapen or not finite."""
+
+    def stored(self, name: str, shape: tuple[int, ...]) -> StoredRows | None:
+        """A quantised matrix as it is stored; None if it isn't quantised. Checked as by read()."""
 
     def rope_factors(self) -> Tensor | None:
         """Divisors of the rotary frequencies, if the checkpoint stores any."""
@@ -75,18 +89,35 @@ class GGUFWeights:
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor as fp32, with the rows of Llama's queries and keys in transformers' order."""
+        stored = self._find(name, shape)
+        return _finite(name, torch.from_numpy(np.array(self._in_order(name, self._file.values(stored)))))
+
+    def stored(self, name: str, shape: tuple[int, ...]) -> StoredRows | None:
+        """A quantised matrix as it is stored, its rows in the same order as read() has them."""
+        stored = self._find(name, shape)
+        kind = self._file.tensors[stored].kind
+        if kind in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
+            return None
+        _finite(name, torch.from_numpy(np.array(self._file.values(stored))))
+        rows = self._file.raw(stored).reshape(shape[0], -1)
+        return StoredRows(kind, self._in_order(name, rows))
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> str:
         stored = _gguf_name(name)
         if stored not in self._file.tensors:
             raise _missing(name, self._file.path)
-        values = self._file.values(stored)
-        if values.shape != shape:
-            raise _misshapen(name, values.shape, shape)
+        found = self._file.tensors[stored].shape
+        if found != shape:
+            raise _misshapen(name, found, shape)
+        return stored
+
+    def _in_order(self, name: str, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self._config.architecture in ("llama", "mistral"):
             if ".q_proj." in name:
-                values = _unpermute(values, self._config.heads)
-            elif ".k_proj." in name:
-                values = _unpermute(values, self._config.kv_heads)
-        return _finite(name, torch.from_numpy(np.array(values)))
+                return _unpermute(rows, self._config.heads)
+            if ".k_proj." in name:
+                return _unpermute(rows, self._config.kv_heads)
+        return rows
 
     def rope_factors(self) -> Tensor | None:
         """The divisors of each rotary frequency that converters of Llama 3.1 store as a tensor."""
@@ -127,6 +158,10 @@ class FolderWeights:
             raise _misshapen(name, tuple(tensor.shape), shape)
         return _finite(name, tensor.to(torch.float32))
 
+    def stored(self, name: str, shape: tuple[int, ...]) -> StoredRows | None:
+        """None: folders of quantised weights are not supported."""
+        return None
+
     def rope_factors(self) -> Tensor | None:
         """None: a folder's config says how frequencies are scaled."""
         return None
@@ -151,7 +186,7 @@ def _gguf_name(name: str) -> str:
     return f"blk.{layer}.{_GGUF_LAYER_NAMES[module]}.{kind}"
 
 
-def _unpermute(values: np.ndarray, heads: int) -> np.ndarray:
+def _unpermute(values: npt.NDArray[Any], heads: int) -> npt.NDArray[Any]:
     """Undoes GGUF's interleaving of each head's two rotated halves; works on weights and biases."""
     half = values.shape[0] // heads // 2
     return values.reshape(heads, half, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)

@@ -1,0 +1,1 @@
+"""The decoder compiled for this machine's CPU, where a C++ compiler is at hand."""
