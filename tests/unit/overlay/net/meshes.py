@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -59,23 +60,27 @@ class Member:
         interceptors: tuple[grpc.aio.ServerInterceptor, ...] = (),
         model: bytes = b"model",
         told: Address | None = None,
+        bind: str = "127.0.0.1",
+        addresses_now: Callable[[int], tuple[Address, ...]] | None = None,
+        timing: Timing = FAST,
     ) -> None:
         self.credentials = credentials or node_credentials(token, state_dir)
         self.server = grpc.aio.server(
             interceptors=interceptors,
             options=(("grpc.so_reuseport", 0), ("grpc.http2.min_ping_interval_without_data_ms", 5_000)),
         )
-        self.port = self.server.add_secure_port(f"127.0.0.1:{port}", self.credentials.server_credentials())
+        self.port = self.server.add_secure_port(f"{bind}:{port}", self.credentials.server_credentials())
         self.address = Address("127.0.0.1", self.port)
         options = MeshOptions(
-            listen=(told or self.address,),
+            listen=addresses_now(self.port) if addresses_now else (told or self.address,),
+            addresses_now=partial(addresses_now, self.port) if addresses_now else None,
             seeds=seeds,
             model=model,
             model_name="test",
             http_url="",
             state_dir=state_dir,
             mdns=mdns,
-            timing=FAST,
+            timing=timing,
         )
         self.mesh = Mesh(options, self.credentials)
         overlay_pb2_grpc.add_OverlayServicer_to_server(Servicer(self.mesh), self.server)
