@@ -27,7 +27,7 @@ from overlay.core.events import (
     TimerFired,
 )
 from overlay.core.messages import Bye, Hello, Message
-from overlay.core.options import CoreOptions
+from overlay.core.options import DEFAULT_INDEX_BYTES, CoreOptions
 from overlay.core.timing import Timing
 from overlay.core.types import Address, BlockHash, NodeId
 from overlay.core.views import MemberChanged, PeerState
@@ -54,6 +54,7 @@ class WorldOptions:
     history: bool = True
     trace: bool = False
     count_bytes: bool = False
+    index_bytes: int = DEFAULT_INDEX_BYTES
 
 
 @dataclass(slots=True, eq=False)
@@ -355,6 +356,7 @@ class World:
             timing=options.timing,
             full_mesh=options.full_mesh,
             degree=options.degree,
+            index_bytes=options.index_bytes,
         )
         rng = random.Random(f"{options.seed} {node.number} {node.runs}")
         return Core(core_options, rng, self.clock_ms + int(self.now * 1000), dict(node.disk))

@@ -233,3 +233,11 @@ def test_no_answer_before_hello() -> None:
     node.tell(LinkUp(link=1, peer=PEER))  # type: ignore[arg-type]  # a bare number will do
     node.receive(1, Want(node.core.options.node_id, Epoch(0), Version(0)))
     assert [bye.reason for bye in node.sent(Bye)] == [ByeReason.PROTOCOL]
+
+
+def test_the_departed_match_nothing() -> None:
+    node = _following()
+    assert node.core.match([BlockHash(1), BlockHash(2)]) == {PEER: 2}
+    node.receive(1, Bye(ByeReason.LEAVING))
+    assert node.core.match([BlockHash(1), BlockHash(2)]) == {}
+    assert len(node.core.index) == 0
