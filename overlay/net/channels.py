@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,8 +17,6 @@ from overlay.net.errors import PeerUnreachableError
 from overlay.net.first_contact import Contact
 from overlay.net.security import TransportSecurity
 from overlay.net.tasks import TaskGroup
-
-log = logging.getLogger(__name__)
 
 RETIRED_GRACE_S = 600.0
 """A replaced channel keeps the calls that run on it this long."""
@@ -34,6 +33,8 @@ _COMMON = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A connection that idles away would have to be made anew, when the peer may have a new leaf.
+    ("grpc.client_idle_timeout_ms", 2**31 - 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 )
@@ -59,50 +60,69 @@ def _channel(
     )
 
 
-@dataclass(slots=True, eq=False)
-class _Kept:
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """A contact, with the own credentials and the time it was made at."""
+
     contact: Contact
     revision: object
+    at: float
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    meeting: _Meeting
     channel: grpc.aio.Channel
 
 
 class DataChannels:
     """One kept channel per peer that was met at an address; the data plane's.
 
-    `on_broken(node_id)` is called when a channel can't connect: its peer may have moved, or have a
-    new leaf.
+    `on_outdated(node_id)` is called when a peer should be met again: its channel can't connect (it may
+    have moved, or have a new leaf), or this node has new credentials. What works is used meanwhile.
     """
 
-    def __init__(self, security: TransportSecurity, on_broken: Callable[[NodeId], None]) -> None:
+    def __init__(self, security: TransportSecurity, on_outdated: Callable[[NodeId], None]) -> None:
         self._security = security
-        self._on_broken = on_broken
-        self._contacts: dict[NodeId, Contact] = {}
+        self._on_outdated = on_outdated
+        self._met: dict[NodeId, _Meeting] = {}
         self._kept: dict[NodeId, _Kept] = {}
         self._tasks = TaskGroup("data channels")
 
     def __contains__(self, node_id: NodeId) -> bool:
-        return node_id in self._contacts
+        return node_id in self._met
+
+    def met_at(self, node_id: NodeId) -> float:
+        """When a peer was last met (monotonic seconds); minus infinity if never."""
+        meeting = self._met.get(node_id)
+        return meeting.at if meeting is not None else -math.inf
 
     def met(self, contact: Contact) -> None:
         """A peer was met; a channel that leads elsewhere is replaced at its next use."""
-        if contact.node_id in self._contacts or len(self._contacts) < MAX_MEMBERS:
-            self._contacts[contact.node_id] = contact
+        if contact.node_id in self._met or len(self._met) < MAX_MEMBERS:
+            self._met[contact.node_id] = _Meeting(contact, self._security.revision, time.monotonic())
+
+    def forget_if(self, node_id: NodeId, is_refused: Callable[[bytes], bool]) -> None:
+        """Forgets a peer whose pinned leaf is refused now."""
+        meeting = self._met.get(node_id)
+        if meeting is not None and is_refused(meeting.contact.leaf):
+            self.forget(node_id)
 
     def forget(self, node_id: NodeId) -> None:
-        self._contacts.pop(node_id, None)
+        self._met.pop(node_id, None)
         self._retire(node_id)
 
     def get(self, node_id: NodeId) -> grpc.aio.Channel:
         """The channel to a peer; raises PeerUnreachableError."""
-        contact = self._contacts.get(node_id)
-        if contact is None:
+        meeting = self._met.get(node_id)
+        if meeting is None:
             raise PeerUnreachableError(f"node {short_id(node_id)} can't be dialled at any address it told")
-        kept, revision = self._kept.get(node_id), self._security.revision
-        if kept is None or kept.contact != contact or kept.revision is not revision:
+        kept = self._kept.get(node_id)
+        if kept is None or _differ(kept.meeting, meeting):
             self._retire(node_id)
-            kept = self._kept[node_id] = _Kept(contact, revision, data_channel(contact, self._security))
-        elif kept.channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            self._on_broken(node_id)
+            kept = self._kept[node_id] = _Kept(meeting, data_channel(meeting.contact, self._security))
+        elif meeting.revision is not self._security.revision or _is_broken(kept.channel):
+            self._on_outdated(node_id)
         return kept.channel
 
     def _retire(self, node_id: NodeId) -> None:
@@ -113,9 +133,17 @@ class DataChannels:
     async def close(self) -> None:
         channels = [kept.channel for kept in self._kept.values()]
         self._kept.clear()
-        self._contacts.clear()
+        self._met.clear()
         await asyncio.gather(*(channel.close() for channel in channels))
         await self._tasks.close()
+
+
+def _differ(old: _Meeting, new: _Meeting) -> bool:
+    return old.contact != new.contact or old.revision is not new.revision
+
+
+def _is_broken(channel: grpc.aio.Channel) -> bool:
+    return channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
 
 async def _close_later(channel: grpc.aio.Channel) -> None:

@@ -40,6 +40,11 @@ STORE_FOLDER = "overlay"
 RECHECK_S = 10.0
 """A connected peer that can't be dialled for requests is tried again this often."""
 
+REMEET_S = 600.0
+"""A connected peer is met again this often, so that its channel knows its newest leaf."""
+
+JUST_MET_S = 1.0
+
 CERTIFICATES_S = 1.0
 """The certificates behind live streams are looked at this often: streams outlive revocation."""
 
@@ -242,7 +247,8 @@ class Mesh:
             self._checking.discard(node_id)
 
     def _warn_unreachable(self, node_id: NodeId, reasons: str) -> None:
-        if node_id in self._unreachable:
+        connected = any(peer.node_id == node_id and peer.connected for peer in self.peers())
+        if node_id in self._unreachable or not connected:
             return
         self._unreachable.add(node_id)
         log.warning(
@@ -258,23 +264,29 @@ class Mesh:
     async def _recheck(self) -> None:
         while True:
             await asyncio.sleep(RECHECK_S)
+            now = time.monotonic()
             for peer in self.peers():
-                if peer.connected and peer.node_id not in self._channels:
+                if not peer.connected:
+                    continue
+                if peer.node_id not in self._channels or now - self._channels.met_at(peer.node_id) > REMEET_S:
                     self._check(peer.node_id)
 
     async def _check_certificates(self) -> None:
         while True:
             await asyncio.sleep(CERTIFICATES_S)
-            for node_id in self._driver.drop_where(self._refusal):
-                self._channels.forget(node_id)
+            for node_id in self._driver.drop_where(self._stream_refusal):
+                self._channels.forget_if(node_id, lambda leaf: self._refusal(leaf) is not None)
 
-    def _refusal(self, stream: Stream) -> str | None:
-        if stream.certificate is None:
-            return None
+    def _stream_refusal(self, stream: Stream) -> str | None:
+        refusal = self._refusal(stream.certificate) if stream.certificate is not None else None
+        if refusal is not None:
+            log.warning("the stream to node %s is cut: %s", short_id(stream.peer), refusal)
+        return refusal
+
+    def _refusal(self, certificate: bytes) -> str | None:
         try:
-            self._security.identify(stream.certificate)
+            self._security.identify(certificate)
         except ValueError as error:
-            log.warning("the stream to node %s is cut: %s", short_id(stream.peer), error)
             return str(error)
         return None
 
@@ -297,7 +309,8 @@ class Mesh:
     def _notice(self, news: views.Notification) -> None:
         if isinstance(news, views.Connected):
             log.info("connected to node %s", short_id(news.node_id))
-            if news.node_id not in self._channels:
+            # One that was just dialled has been met; one that dialled may be back with a new leaf.
+            if time.monotonic() - self._channels.met_at(news.node_id) > JUST_MET_S:
                 self._check(news.node_id)
         elif isinstance(news, views.Disconnected):
             log.info("disconnected from node %s: %s", short_id(news.node_id), news.reason)

@@ -15,7 +15,7 @@ import ifaddr
 
 from certs.token import MeshToken
 from overlay.core.timing import Timing
-from overlay.core.types import Address
+from overlay.core.types import Address, NodeId
 from tests.unit.overlay.net.meshes import Member
 
 
@@ -37,7 +37,7 @@ async def main(state_dir: str, token: str, *seeds: str) -> None:
     )
     async with member:
         print(json.dumps(member.mesh.node_id), flush=True)
-        told: list[str] | None = None
+        told: list[NodeId] | None = None
         while True:
             peers = sorted(peer.node_id for peer in member.mesh.peers() if peer.connected)
             if peers != told:

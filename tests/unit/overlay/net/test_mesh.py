@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -29,6 +30,13 @@ async def nothing_is_left_and_nothing_failed(caplog: pytest.LogCaptureFixture) -
     assert not [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
     left = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left
+
+
+async def forward(entry: Member, target: Member, token_ids: list[int]) -> list[int]:
+    """What `target` answers to a request that `entry` sends it over the data plane."""
+    stub = overlay_pb2_grpc.OverlayStub(entry.mesh.channel(target.mesh.node_id))
+    call = stub.Forward(pb.ForwardRequest(prompt=inference_pb2.TokenIds(ids=token_ids)), timeout=5)
+    return [token async for answer in call for token in answer.tokens.token_ids]
 
 
 async def test_two_nodes_tell_each_other_what_they_have(tmp_path: Path) -> None:
@@ -71,10 +79,7 @@ async def test_forwarding_works_both_ways(tmp_path: Path) -> None:
             await eventually(partial(entry.mesh.is_reachable, target.mesh.node_id))
             channel = entry.mesh.channel(target.mesh.node_id)
             assert entry.mesh.channel(target.mesh.node_id) is channel
-            call = overlay_pb2_grpc.OverlayStub(channel).Forward(
-                pb.ForwardRequest(prompt=inference_pb2.TokenIds(ids=[1, 2])), timeout=5
-            )
-            assert [list(answer.tokens.token_ids) async for answer in call] == [[1, 2]]
+            assert await forward(entry, target, [1, 2]) == [1, 2]
         with pytest.raises(PeerUnreachableError):
             a.mesh.channel(a.mesh.node_id)
 
@@ -94,13 +99,19 @@ async def test_a_node_that_crashes_and_comes_back_on_its_port_is_believed_anew(t
         b.mesh.publish(HASHES, ())
         await eventually(lambda: a.mesh.match(HASHES) == {b.mesh.node_id: len(HASHES)})
         epoch = b.mesh.own_load().epoch
+        await eventually(partial(a.mesh.is_reachable, b.mesh.node_id))
+        assert await forward(a, b, [5]) == [5]
         await b.crash()
+        restarted = time.monotonic()
         async with Member(tmp_path / "b", port=b.port) as again:
             assert again.mesh.node_id == b.mesh.node_id
             assert again.mesh.own_load().epoch > epoch
             await eventually(lambda: a.sees(again) and again.sees(a))
             again.mesh.publish(HASHES[:3], ())
             await eventually(lambda: a.mesh.match(HASHES) == {b.mesh.node_id: 3})
+            # Its leaf is a new one, but the channel to it knows that.
+            await eventually(lambda: a.mesh._channels.met_at(b.mesh.node_id) > restarted)
+            assert await forward(a, again, [5]) == [5]
 
 
 async def test_another_token_is_told_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
