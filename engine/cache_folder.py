@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from engine.errors import EngineConfigError
@@ -18,6 +21,18 @@ def cache_folder(*parts: str) -> Path:
     except OSError as error:
         raise _unwritable(folder, error) from error
     return folder
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lets one process at a time make something slow; the others then find it made."""
+    try:
+        file = path.open("w")
+    except OSError as error:
+        raise _unwritable(path.parent, error) from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -31,7 +31,7 @@ from engine.loading import load_decoder
 from engine.model_files import open_model
 from engine.prefix_cache import PrefixCache
 from engine.requests import check_request, most_tokens
-from engine.runner import ModelRunner
+from engine.runner import ModelRunner, Sample
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.tokenizer import Tokenizer
@@ -185,14 +185,15 @@ class Engine:
                 if output.request_id in mine:
                     yield output
 
-    def _emit(self, sequence: Sequence, token: int) -> TokenOutput:
+    def _emit(self, sequence: Sequence, sample: Sample) -> TokenOutput:
         index = sequence.generated
-        reason = sequence.append(token)
+        reason = sequence.append(sample.token)
         request_id = sequence.request.request_id
         if reason is not None:
             del self._sequences[request_id]
             self._scheduler.remove(sequence)
-        return TokenOutput(request_id, index, (token,), sequence.cached_tokens or 0, reason)
+        cached = sequence.cached_tokens or 0
+        return TokenOutput(request_id, index, (sample.token,), cached, reason, sample.logprobs)
 
     def _reset(self) -> None:
         hasher = BlockHasher(self._config.block_hash_key, self._config.block_size)

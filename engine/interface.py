@@ -27,6 +27,10 @@ class SamplingParams:
 
     Noise is a pure function of (seed, position in the sequence), so an interrupted answer
     continues on another node exactly as it would have here.
+
+    `min_p` drops tokens less likely than that share of the likeliest one. `repetition_penalty` counts prompt and
+    answer (arXiv 1909.05858); presence and frequency count the answer alone. `logit_bias` has (token id, bias)
+    pairs. `logprobs` asks for the log-probability of each token and of that many likeliest ones.
     """
 
     max_tokens: int = 256
@@ -36,27 +40,49 @@ class SamplingParams:
     seed: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt to continue. `request_id` is unique among the engine's live requests."""
+    """One prompt to continue. `request_id` is unique among the engine's live requests.
+
+    `resumed_tokens`: how many of the last `token_ids` are the answer's own, begun on another engine.
+    """
 
     request_id: str
     token_ids: tuple[int, ...]
     namespace: Namespace
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    resumed_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """The model's own log-probability of a token, before any sampling option, and of the likeliest ones."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenOutput:
-    """Tokens generated since the last output of the same request; the last one has a reason."""
+    """Tokens generated since the last output of the same request; the last one has a reason.
+
+    A token that ends the answer (FinishReason.STOP) is the last of `token_ids`.
+    """
 
     request_id: str
     first_index: int
     token_ids: tuple[int, ...]
     cached_tokens: int
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

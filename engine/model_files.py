@@ -6,19 +6,16 @@ the fingerprint of the files it came from; later starts read plain JSON.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from engine.block_hash import Namespace, model_digest
-from engine.cache_folder import cache_folder
+from engine.cache_folder import cache_folder, locked
 from engine.errors import ModelDamagedError
 from engine.fingerprint import fingerprint
 from engine.gguf_file import GGUFFile
@@ -84,7 +81,7 @@ def _converted(source: ModelSource, weights: bytes, tokenizer: bytes) -> Path:
     folder = parent / name
     if folder.is_dir():
         return folder
-    with _locked(parent / f"{name}.lock"):
+    with locked(parent / f"{name}.lock"):
         if not folder.is_dir():
             temporary = Path(tempfile.mkdtemp(dir=parent))
             try:
@@ -93,17 +90,6 @@ def _converted(source: ModelSource, weights: bytes, tokenizer: bytes) -> Path:
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
     return folder
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Lets one process at a time convert a model; the others then find it done."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def _convert(source: ModelSource, folder: Path) -> None:

@@ -24,4 +24,6 @@ def check_request(request: GenerationRequest, info: EngineInfo) -> None:
         )
     if not all(0 <= token < info.vocabulary_size for token in request.token_ids):
         raise InvalidTokenIdsError(f"token ids must be from 0 to {info.vocabulary_size - 1}")
+    if not 0 <= request.resumed_tokens <= length:
+        raise InvalidTokenIdsError(f"resumed_tokens must be from 0 to {length}, not {request.resumed_tokens}")
     check_sampling(request.sampling, info.vocabulary_size)

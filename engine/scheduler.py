@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
-from engine.prefix_cache import PrefixCache
+from engine.prefix_cache import Node, PrefixCache
 from engine.sequence import Sequence
+
+MAX_LOOK_AHEAD: Final = 64
+"""Waiting sequences considered per step, should those before them wait for a prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +76,15 @@ class Scheduler:
                 count = min(sequence.uncomputed, budget)
                 work.append(Work(sequence, count))
                 budget -= count
-        while budget and self._waiting and len(self._running) < self._max_running:
-            sequence = self._waiting[0]
-            if not self._admit(sequence):
+        for sequence in tuple(islice(self._waiting, MAX_LOOK_AHEAD)):
+            if not budget or len(self._running) >= self._max_running:
                 break
-            self._waiting.popleft()
+            path = self._cached_path(sequence)
+            if self._is_being_computed(sequence, path):
+                continue
+            if not self._admit(sequence, path):
+                break
+            self._waiting.remove(sequence)
             count = min(sequence.uncomputed, budget)
             work.append(Work(sequence, count))
             budget -= count
@@ -131,14 +140,26 @@ class Scheduler:
         self._waiting.appendleft(sequence)
         self.preemptions += 1
 
-    def _admit(self, sequence: Sequence) -> bool:
+    def _is_being_computed(self, sequence: Sequence, path: list[Node]) -> bool:
+        """Whether a running prompt will soon cache this sequence's next block: better wait than do it twice."""
+        size = self._cache.block_size
+        depth = len(path)
+        if depth >= self._cacheable_blocks(sequence):
+            return False
+        block = sequence.token_ids[depth * size : (depth + 1) * size]
+        return any(
+            other.uncomputed > 1
+            and other.request.namespace == sequence.request.namespace
+            and (not depth or (len(other.path) >= depth and other.path[depth - 1] is path[-1]))
+            and other.token_ids[depth * size : (depth + 1) * size] == block
+            for other in self._running
+        )
+
+    def _admit(self, sequence: Sequence, path: list[Node]) -> bool:
         """Gives a sequence its cached prefix and blocks for the rest, if there are enough of them.
 
         One spare block per running sequence is left for their next tokens.
         """
-        path = self._cache.peek(
-            sequence.request.namespace, sequence.token_ids, self._cacheable_blocks(sequence)
-        )
         needed = -(-len(sequence.token_ids) // self._cache.block_size) - len(path)
         self._cache.acquire(path)
         if needed + len(self._running) > self._cache.available_blocks:
@@ -161,10 +182,12 @@ class Scheduler:
         sequence.computed = 0
 
     def _cached_tokens(self, sequence: Sequence) -> int:
-        path = self._cache.peek(
+        return len(self._cached_path(sequence)) * self._cache.block_size
+
+    def _cached_path(self, sequence: Sequence) -> list[Node]:
+        return self._cache.peek(
             sequence.request.namespace, sequence.token_ids, self._cacheable_blocks(sequence)
         )
-        return len(path) * self._cache.block_size
 
     def _cacheable_blocks(self, sequence: Sequence) -> int:
         """Full blocks before the last token: that one is always computed, for its logits."""

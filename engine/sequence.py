@@ -24,6 +24,11 @@ class Sequence:
         self.expected_prefill = len(self.token_ids)
 
     @property
+    def answer_start(self) -> int:
+        """Where the answer begins, on whichever engine it was."""
+        return len(self.request.token_ids) - self.request.resumed_tokens
+
+    @property
     def generated(self) -> int:
         """Tokens sampled so far."""
         return len(self.token_ids) - len(self.request.token_ids)

@@ -118,7 +118,7 @@ enum Format { F32, F16, Q8, Q4 };
 constexpr int BLOCK_BYTES[] = {BLOCK * 64, BLOCK * 32, 32 + BLOCK * 16, 64 + BLOCK * 8};
 
 struct Matrix {
-    int32_t format, outputs, inputs, panels;  // panels: outputs rounded up to 16, over 16
+    int32_t format, outputs, inputs, panels;  // panels: an even number, the last ones padded with zeros
     const uint8_t* data;                      // [panels][ceil(inputs / 32)] blocks
     const float* bias;                        // [panels * 16] or null
     int64_t panel_bytes() const { return int64_t((inputs + BLOCK - 1) / BLOCK) * BLOCK_BYTES[format]; }
@@ -266,21 +266,15 @@ void multiply_as(const Matrix& w, const float* x, int64_t stride, int rows, cons
             int panel = g * 4, width = std::min(4, w.panels - panel);
             const uint8_t* panels = w.data + panel * w.panel_bytes();
             if (width == 4) run_tile<1, 4, F>(w, x, stride, panels, w.panel_bytes(), panel, out, 0);
-            else for (int p = 0; p < width; p += 2) {
-                if (width - p > 1) run_tile<1, 2, F>(w, x, stride, panels + p * w.panel_bytes(), w.panel_bytes(), panel + p, out, 0);
-                else run_tile<1, 1, F>(w, x, stride, panels + p * w.panel_bytes(), w.panel_bytes(), panel + p, out, 0);
-            }
+            else run_tile<1, 2, F>(w, x, stride, panels, w.panel_bytes(), panel, out, 0);
         }
         return;
     }
-    int groups = (w.panels + 1) / 2;
+    int groups = w.panels / 2;
     for (int begin = 0; begin < rows; begin += ROW_BLOCK) {
         int end = std::min(rows, begin + ROW_BLOCK);
 #pragma omp for schedule(static) nowait
-        for (int g = 0; g < groups; g++) {
-            if (g * 2 + 1 < w.panels) run_group<2, F>(w, x, stride, g * 2, out, begin, end, scratch);
-            else run_group<1, F>(w, x, stride, g * 2, out, begin, end, scratch);
-        }
+        for (int g = 0; g < groups; g++) run_group<2, F>(w, x, stride, g * 2, out, begin, end, scratch);
     }
 #pragma omp barrier
 }
@@ -607,8 +601,8 @@ void forward(const Model* model_, const Step* step_) {
 }
 
 // Packs fp32 weights [outputs][inputs] into F32 or F16 panels.
-void pack(const float* weights, int32_t format, int32_t outputs, int32_t inputs, uint8_t* to) {
-    int panels = (outputs + LANES - 1) / LANES, blocks = (inputs + BLOCK - 1) / BLOCK;
+void pack(const float* weights, int32_t format, int32_t outputs, int32_t inputs, int32_t panels, uint8_t* to) {
+    int blocks = (inputs + BLOCK - 1) / BLOCK;
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < panels; p++) {
         for (int k = 0; k < blocks * BLOCK; k++) {

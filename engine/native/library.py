@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from engine.cache_folder import cache_folder
+from engine.cache_folder import cache_folder, locked
 
 SOURCE: Final = Path(__file__).parent / "decoder.cpp"
 FLAGS: Final = (
@@ -44,8 +44,9 @@ def load_library() -> ctypes.CDLL:
         raise NativeUnavailable("there is no C++ compiler (g++ or clang++)")
     path = cache_folder("native") / f"decoder-{_key(compiler)}.so"
     try:
-        if not path.is_file():
-            _compile(compiler, path)
+        with locked(path.with_suffix(".lock")):
+            if not path.is_file():
+                _compile(compiler, path)
         library = ctypes.CDLL(str(path))
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NativeUnavailable(f"{compiler} failed: {error}") from error

@@ -70,7 +70,7 @@ class MatrixPacker:
     def _pack_dense(self, matrix: Tensor, bias: Bytes | None) -> Packed:
         outputs, inputs = matrix.shape
         kind = F16 if self._fits_half(matrix) else F32
-        panels, blocks = -(-outputs // PANEL), -(-inputs // BLOCK)
+        panels, blocks = _panels(outputs), -(-inputs // BLOCK)
         data = np.empty(panels * blocks * BLOCK_BYTES[kind], np.uint8)
         contiguous = matrix.contiguous()
         self._library.pack(
@@ -78,6 +78,7 @@ class MatrixPacker:
             ctypes.c_int32(kind),
             ctypes.c_int32(outputs),
             ctypes.c_int32(inputs),
+            ctypes.c_int32(panels),
             ctypes.c_void_p(data.ctypes.data),
         )
         return _packed(kind, outputs, inputs, data, bias)
@@ -111,9 +112,14 @@ class MatrixPacker:
         joined = np.concatenate(biases)
         if interleave:
             joined = _interleave_rows(joined[:, None])[:, 0]
-        padded = np.zeros(-(-len(joined) // PANEL) * PANEL, np.float32)
+        padded = np.zeros(_panels(len(joined)) * PANEL, np.float32)
         padded[: len(joined)] = joined
         return padded.view(np.uint8)
+
+
+def _panels(outputs: int) -> int:
+    """Panels for that many outputs; the kernels take them in pairs."""
+    return -(-outputs // (2 * PANEL)) * 2
 
 
 def _packed(kind: int, outputs: int, inputs: int, data: Bytes, bias: Bytes | None) -> Packed:
@@ -121,7 +127,7 @@ def _packed(kind: int, outputs: int, inputs: int, data: Bytes, bias: Bytes | Non
         format=kind,
         outputs=outputs,
         inputs=inputs,
-        panels=-(-outputs // PANEL),
+        panels=_panels(outputs),
         data=data.ctypes.data,
         bias=bias.ctypes.data if bias is not None else None,
     )
@@ -146,7 +152,8 @@ def _repack(kind: int, parts: Sequence[StoredRows]) -> Bytes:
 
     Q4_0 is d (q - 8), so its offset is -8 d, which fp16 holds exactly.
     """
-    return np.concatenate([_repack_part(kind, part) for part in parts])
+    panels = np.concatenate([_repack_part(kind, part) for part in parts])
+    return np.pad(panels, ((0, len(panels) % 2), (0, 0)))
 
 
 def _repack_part(kind: int, part: StoredRows) -> Bytes:

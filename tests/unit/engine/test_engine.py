@@ -91,6 +91,27 @@ def test_an_interrupted_answer_continues_elsewhere_as_it_would_have_here(load: L
     assert whole == whole[:5] + continued
 
 
+def test_penalties_and_logprobs_survive_an_interruption(load: Load) -> None:
+    engine = load()
+    sampling = SamplingParams(
+        max_tokens=12, ignore_eos=True, frequency_penalty=2.0, presence_penalty=1.0, logprobs=2
+    )
+    tokens = tuple(prompts(1)[0])
+    engine.add_request(GenerationRequest("whole", tokens, engine.info.namespace, sampling))
+    whole = run(engine)
+    delivered = tuple(output.token_ids[0] for output in whole[:5])
+    engine.add_request(
+        GenerationRequest("rest", tokens + delivered, engine.info.namespace, sampling, resumed_tokens=5)
+    )
+    rest = run(engine)
+    assert [output.token_ids for output in rest[:7]] == [output.token_ids for output in whole[5:]]
+    for output in whole:
+        (logprobs,) = output.logprobs
+        assert len(logprobs.top) == 2
+        assert logprobs.top[0][1] >= logprobs.top[1][1]
+        assert logprobs.logprob <= logprobs.top[0][1]
+
+
 def test_the_cache_is_used_and_told_of(load: Load) -> None:
     engine = load()
     prompt = prompts(1)[0]

@@ -10,20 +10,26 @@ import pytest
 
 from engine.errors import InvalidSamplingError
 from engine.interface import SamplingParams
-from engine.sampling import check_sampling, gumbel, sample
+from engine.sampling import check_sampling, gumbel, is_plain_greedy, sample, token_logprobs
 
 LOGITS = np.log(np.array([0.5, 0.25, 0.125, 0.075, 0.05], np.float32))
 PINNED = [-0.923859264, 1.04290263, 0.198672097]
 WARM = SamplingParams(temperature=1.0)
 
 
+def draw_one(sampling: SamplingParams, position: int) -> int:
+    return sample(LOGITS, sampling, range(position), position)
+
+
 def draw(sampling: SamplingParams, count: int = 20_000) -> dict[int, float]:
-    drawn = Counter(sample(LOGITS, sampling, position) for position in range(count))
+    drawn = Counter(draw_one(sampling, position) for position in range(count))
     return {token: number / count for token, number in sorted(drawn.items())}
 
 
 def test_temperature_zero_takes_the_largest() -> None:
-    assert sample(LOGITS[::-1].copy(), SamplingParams(), 3) == 4
+    assert sample(LOGITS[::-1].copy(), SamplingParams(), [0], 1) == 4
+    assert is_plain_greedy(SamplingParams())
+    assert not is_plain_greedy(SamplingParams(logit_bias=((1, 1.0),)))
 
 
 def test_draws_follow_the_softmax() -> None:
@@ -45,6 +51,37 @@ def test_top_k_and_top_p_keep_only_the_likeliest() -> None:
     both = draw(replace(WARM, top_k=3, top_p=0.6))
     assert set(both) == {0, 1}
     assert both[0] == pytest.approx(2 / 3, abs=0.015)
+
+
+def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest() -> None:
+    assert set(draw(replace(WARM, min_p=0.25))) == {0, 1, 2}
+    assert set(draw(replace(WARM, min_p=1.0))) == {0}
+    assert set(draw(replace(WARM, min_p=0.2, top_k=2))) == {0, 1}
+
+
+def test_penalties_and_biases_move_the_logits_they_say() -> None:
+    """Token 0 leads 1 by log 2 = 0.69 and 2 by 1.39; 0 is in the prompt, 1 twice in the answer."""
+    history, start = [0, 1, 1], 1
+
+    def best(**options: object) -> int:
+        return sample(LOGITS, SamplingParams(**options), history, start)  # type: ignore[arg-type]  # test shorthand
+
+    assert best() == 0
+    assert best(repetition_penalty=3.0) == 2
+    assert best(presence_penalty=2.0) == 0
+    assert best(logit_bias=((0, -0.8),)) == 1
+    assert best(logit_bias=((0, -0.8),), presence_penalty=0.5) == 0
+    assert best(logit_bias=((0, -0.8),), frequency_penalty=0.05) == 0
+    assert best(logit_bias=((0, -0.8),), frequency_penalty=-0.05) == 1
+    assert best(logit_bias=((4, 5.0),)) == 4
+
+
+def test_logprobs_are_the_softmax_s_own() -> None:
+    result = token_logprobs(LOGITS + 3, token=2, count=2)
+    assert result.logprob == pytest.approx(np.log(0.125), abs=1e-6)
+    assert [token for token, _ in result.top] == [0, 1]
+    assert result.top[1][1] == pytest.approx(np.log(0.25), abs=1e-6)
+    assert token_logprobs(LOGITS, 0, 0).top == ()
 
 
 def test_noise_is_a_function_of_seed_position_and_token_alone() -> None:
@@ -80,6 +117,14 @@ def test_neighbouring_seeds_and_positions_are_uncorrelated() -> None:
         {"top_k": -1},
         {"seed": -1},
         {"seed": 2**64},
+        {"min_p": -0.1},
+        {"min_p": 1.5},
+        {"repetition_penalty": 0.0},
+        {"presence_penalty": 2.5},
+        {"frequency_penalty": float("nan")},
+        {"logit_bias": ((100, 1.0),)},
+        {"logit_bias": ((1, float("inf")),)},
+        {"logprobs": 21},
         {"stop_token_ids": frozenset({100})},
         {"stop_token_ids": frozenset({-1})},
         {"stop_token_ids": frozenset(range(65))},

@@ -70,6 +70,29 @@ def test_a_cached_prefix_is_not_computed_again_but_its_last_token_is() -> None:
     assert again.cached_tokens == 12
 
 
+def test_a_prefix_that_is_being_computed_is_waited_for_and_others_pass() -> None:
+    scheduler, _ = make()
+    first, twin, other = sequence("a", 41), sequence("b", 41), sequence("c", 9, start=500)
+    for each in (first, twin, other):
+        scheduler.add(each)
+    assert [work.sequence for work in run_step(scheduler, 30)] == [first]
+    assert [work.sequence for work in run_step(scheduler, 30)] == [first, other]
+    assert twin in [work.sequence for work in run_step(scheduler, 30)]
+    assert twin.cached_tokens == 40
+    assert other.cached_tokens == 0
+
+
+def test_prompts_that_part_soon_wait_only_for_what_they_share() -> None:
+    scheduler, _ = make()
+    first = sequence("a", 40)
+    branch = Sequence(GenerationRequest("b", (*range(8), *range(700, 720)), MODEL), 2, frozenset())
+    scheduler.add(first)
+    scheduler.add(branch)
+    assert [work.sequence for work in run_step(scheduler, 12)] == [first]
+    assert [work.sequence for work in run_step(scheduler, 50)] == [first, branch]
+    assert branch.cached_tokens == 8
+
+
 def test_generated_tokens_are_cached_for_the_next_turn() -> None:
     scheduler, _ = make()
     first = sequence("a", 6, max_tokens=7)
