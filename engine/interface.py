@@ -28,9 +28,9 @@ class SamplingParams:
     Noise is a pure function of (seed, position in the sequence), so an interrupted answer
     continues on another node exactly as it would have here.
 
-    `min_p` drops tokens less likely than that share of the likeliest one. `repetition_penalty` counts prompt and
-    answer (arXiv 1909.05858); presence and frequency count the answer alone. `logit_bias` has (token id, bias)
-    pairs. `logprobs` asks for the log-probability of each token and of that many likeliest ones.
+    `min_p` drops tokens less likely than that share of the likeliest one. `repetition_penalty` counts
+    prompt and answer (arXiv 1909.05858); presence and frequency count the answer alone. `logit_bias` has
+    (token id, bias) pairs. `logprobs` asks for each token's log-probability and that many likeliest ones.
     """
 
     max_tokens: int = 256

@@ -141,7 +141,7 @@ class Scheduler:
         self.preemptions += 1
 
     def _is_being_computed(self, sequence: Sequence, path: list[Node]) -> bool:
-        """Whether a running prompt will soon cache this sequence's next block: better wait than do it twice."""
+        """Whether a running prompt will soon cache this sequence's next block: wait, don't do it twice."""
         size = self._cache.block_size
         depth = len(path)
         if depth >= self._cacheable_blocks(sequence):
