@@ -71,8 +71,8 @@ def test_penalties_and_biases_move_the_logits_they_say() -> None:
     assert best(presence_penalty=2.0) == 0
     assert best(logit_bias=((0, -0.8),)) == 1
     assert best(logit_bias=((0, -0.8),), presence_penalty=0.5) == 0
-    assert best(logit_bias=((0, -0.8),), frequency_penalty=0.05) == 0
-    assert best(logit_bias=((0, -0.8),), frequency_penalty=-0.05) == 1
+    assert best(logit_bias=((0, -0.8),), frequency_penalty=0.1) == 0
+    assert best(logit_bias=((0, -0.8),), frequency_penalty=0.01) == 1
     assert best(logit_bias=((4, 5.0),)) == 4
 
 
