@@ -120,5 +120,11 @@ def _contact(
     node_id = NodeId(identity.node_id)
     if expected is not None and node_id != expected:
         raise WrongPeerError(f"node {short_id(node_id)} answers at {address}, not {short_id(expected)}")
-    target = grpc_target(str(socket_address[0]), int(socket_address[1]))
+    target = grpc_target(_ip(socket_address), int(socket_address[1]))
     return Contact(node_id, target, identity.server_name, ssl.DER_cert_to_PEM_cert(leaf).encode("ascii"))
+
+
+def _ip(socket_address: tuple[Any, ...]) -> str:
+    """The address with its zone: a link-local one leads nowhere without."""
+    ip, zone = str(socket_address[0]), socket_address[3] if len(socket_address) == 4 else 0
+    return f"{ip}%{zone}" if zone and "%" not in ip else ip
