@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,6 +93,11 @@ class DataChannels:
     def __contains__(self, node_id: NodeId) -> bool:
         return node_id in self._met
 
+    def knows(self, node_id: NodeId, leaf: bytes) -> bool:
+        """Whether a peer was met with this leaf (PEM)."""
+        meeting = self._met.get(node_id)
+        return meeting is not None and _same_certificate(meeting.contact.leaf, leaf)
+
     def met_at(self, node_id: NodeId) -> float:
         """When a peer was last met (monotonic seconds); minus infinity if never."""
         meeting = self._met.get(node_id)
@@ -136,6 +142,11 @@ class DataChannels:
         self._met.clear()
         await asyncio.gather(*(channel.close() for channel in channels))
         await self._tasks.close()
+
+
+def _same_certificate(one: bytes, other: bytes) -> bool:
+    """Compares two PEMs by what is in them, however their lines are broken."""
+    return ssl.PEM_cert_to_DER_cert(one.decode("ascii")) == ssl.PEM_cert_to_DER_cert(other.decode("ascii"))
 
 
 def _differ(old: _Meeting, new: _Meeting) -> bool:

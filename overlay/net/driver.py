@@ -96,6 +96,10 @@ class Driver:
         self.handle(events.LinkUp(link.id, stream.peer))
         return link.outgoing()
 
+    def streams(self, peer: NodeId) -> list[Stream]:
+        """The open streams to a peer."""
+        return [link.stream for link in self._links.values() if link.stream and link.stream.peer == peer]
+
     def drop_where(self, refusal: Callable[[Stream], str | None]) -> list[NodeId]:
         """Ends every stream that `refusal` gives a reason for; returns whose they were."""
         dropped = []

@@ -43,8 +43,6 @@ RECHECK_S = 10.0
 REMEET_S = 600.0
 """A connected peer is met again this often, so that its channel knows its newest leaf."""
 
-JUST_MET_S = 1.0
-
 CERTIFICATES_S = 1.0
 """The certificates behind live streams are looked at this often: streams outlive revocation."""
 
@@ -309,8 +307,9 @@ class Mesh:
     def _notice(self, news: views.Notification) -> None:
         if isinstance(news, views.Connected):
             log.info("connected to node %s", short_id(news.node_id))
-            # One that was just dialled has been met; one that dialled may be back with a new leaf.
-            if time.monotonic() - self._channels.met_at(news.node_id) > JUST_MET_S:
+            # One that was dialled has been met; one that dialled may be new, or back with a new leaf.
+            leaves = [stream.certificate for stream in self._driver.streams(news.node_id)]
+            if not any(leaf is not None and self._channels.knows(news.node_id, leaf) for leaf in leaves):
                 self._check(news.node_id)
         elif isinstance(news, views.Disconnected):
             log.info("disconnected from node %s: %s", short_id(news.node_id), news.reason)

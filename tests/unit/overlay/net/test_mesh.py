@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -102,7 +102,6 @@ async def test_a_node_that_crashes_and_comes_back_on_its_port_is_believed_anew(t
         await eventually(partial(a.mesh.is_reachable, b.mesh.node_id))
         assert await forward(a, b, [5]) == [5]
         await b.crash()
-        restarted = time.monotonic()
         async with Member(tmp_path / "b", port=b.port) as again:
             assert again.mesh.node_id == b.mesh.node_id
             assert again.mesh.own_load().epoch > epoch
@@ -110,7 +109,8 @@ async def test_a_node_that_crashes_and_comes_back_on_its_port_is_believed_anew(t
             again.mesh.publish(HASHES[:3], ())
             await eventually(lambda: a.mesh.match(HASHES) == {b.mesh.node_id: 3})
             # Its leaf is a new one, but the channel to it knows that.
-            await eventually(lambda: a.mesh._channels.met_at(b.mesh.node_id) > restarted)
+            leaf = ssl.DER_cert_to_PEM_cert(again.credentials.leaf()).encode()
+            await eventually(partial(a.mesh._channels.knows, b.mesh.node_id, leaf))
             assert await forward(a, again, [5]) == [5]
 
 
