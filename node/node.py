@@ -36,13 +36,15 @@ from node.inference_service import InferenceService
 from node.metrics import Metrics
 from node.node_metrics import register_node_metrics
 from node.overlay_service import OverlayService
+from node.own_blocks import OwnBlocks
 from node.pipeline import Pipeline
+from node.prompt_hasher import PromptHasher
 from node.request import Request
 from node.request_builder import RequestBuilder
-from node.router import OwnBlocks, Router
 from node.state import RunningNode, StateDir
 from node.version import VERSION
 from overlay.core.errors import OverlayError
+from overlay.core.router import Router
 from overlay.core.routing import Decision
 from overlay.core.types import Epoch, Load, NodeId
 from overlay.core.views import MemberChanged, Notification, PeerView
@@ -66,6 +68,7 @@ class Node:
     mesh: Mesh
     builder: RequestBuilder
     pipeline: Pipeline
+    hasher: PromptHasher
     router: Router
     grpc_server: GrpcServer
     http_server: HttpServer
@@ -162,18 +165,13 @@ class Node:
     def _make_pipeline(self, tokenizer: Tokenizer) -> None:
         info = self.engine.info
         self.builder = RequestBuilder(tokenizer, info, alias=self.config.model)
-        self.router = Router(
-            self.mesh,
-            self.blocks,
-            BlockHasher(self.credentials.block_hash_key, info.block_size),
-            info.namespace.model,
-            self.config.policy,
-            random.Random(),
-        )
+        self.hasher = PromptHasher(BlockHasher(self.credentials.block_hash_key, info.block_size), self.blocks)
+        self.router = Router(self.mesh, info.namespace.model, self.config.policy, random.Random())
         self.pipeline = Pipeline(
             self.mesh.node_id,
             self.engine,
             tokenizer,
+            self.hasher,
             self.router,
             Forwarder(self.mesh, info.vocabulary_size),
             self.admission,
@@ -246,11 +244,10 @@ class Node:
 
     def explain(self, request: Request) -> Decision:
         """What would be decided for a request now."""
-        hashes = self.router.hashes(request.namespace, request.token_ids)
-        return self.router.decide(request.token_ids, hashes, time.monotonic(), policy=request.policy)
+        return self.router.decide(self.hasher.query(request), time.monotonic(), policy=request.policy)
 
     def quarantined_s(self, peer: PeerView) -> float:
-        return self.router.quarantined_s(peer.node_id, time.monotonic())
+        return self.router.quarantine.remaining(peer.node_id, time.monotonic())
 
     def status(self) -> admin_pb2.GetStatusResponse:
         return admin_pb2.GetStatusResponse(

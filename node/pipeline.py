@@ -8,7 +8,7 @@ already delivered goes elsewhere with the same seed, so the client sees one unbr
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
@@ -20,9 +20,10 @@ from node.errors import DrainingError, OverloadedError, UnavailableError
 from node.forwarding import Accepted, Forwarder, PeerBusyError, PeerFailedError
 from node.in_flight import InFlight
 from node.metrics import Metrics
+from node.prompt_hasher import PromptHasher
 from node.request import Chunk, Done, Event, Request, Route, Usage
-from node.router import Reservation, Router
 from node.stop_strings import StopStrings
+from overlay.core.router import Attempt, Query, Router
 from overlay.core.routing import Decision
 from overlay.core.types import BlockHash, NodeId
 
@@ -90,18 +91,20 @@ class Pipeline:
         node_id: NodeId,
         engine: EngineClient,
         tokenizer: Tokenizer,
+        hasher: PromptHasher,
         router: Router,
         forwarder: Forwarder,
         admission: Admission,
         in_flight: InFlight,
         metrics: Metrics,
         on_decision: Callable[[Request, Decision], None],
-        on_forwarded: Callable[[NodeId, list[BlockHash]], None],
+        on_forwarded: Callable[[NodeId, Sequence[BlockHash]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node_id = node_id
         self._engine = engine
         self._tokenizer = tokenizer
+        self._hasher = hasher
         self._router = router
         self._forwarder = forwarder
         self._admission = admission
@@ -152,14 +155,14 @@ class Pipeline:
             if route and remaining.sampling.max_tokens == 0:
                 yield Done(FinishReason.LENGTH, answer.usage(), route)  # only the last word was lost
                 return
-            hashes = self._router.hashes(request.namespace, remaining.token_ids)
-            decision = self._decide(remaining, hashes, avoid)
+            query = self._hasher.query(remaining)
+            decision = self._decide(query, request.policy, avoid)
             self._on_decision(request, decision)
             route = Route(request.id, self._node_id, decision.target, decision, decision.chosen.cached_tokens)
             yield route
             resumed_at = len(answer.token_ids)
             try:
-                async with aclosing(self._run(remaining, hashes, decision, resumed_at, deadline)) as outputs:
+                async with aclosing(self._run(remaining, query, decision, resumed_at, deadline)) as outputs:
                     async for output in outputs:
                         if chunk := answer.accept(output, resumed_at):
                             yield chunk
@@ -178,15 +181,16 @@ class Pipeline:
                 if engine_deaths >= MAX_ENGINE_DEATHS:
                     raise UnavailableError(str(error)) from error
 
-    def _decide(self, request: Request, hashes: list[BlockHash], avoid: dict[NodeId, str]) -> Decision:
+    def _decide(self, query: Query, policy: str, avoid: dict[NodeId, str]) -> Decision:
         """The next place to try; raises OverloadedError when that is a full queue here."""
         refused = sum(node_id != self._node_id for node_id in avoid)
-        policy = "local" if refused >= MAX_PEERS else request.policy
+        if refused >= MAX_PEERS:
+            policy = "local"
         stats = self._engine.stats
         own = self._admission.accepts_clients(stats)
         if not own:
             avoid = {self._node_id: "this node's queue is full", **avoid}
-        decision = self._router.decide(request.token_ids, hashes, self._clock(), policy=policy, avoid=avoid)
+        decision = self._router.decide(query, self._clock(), policy=policy, avoid=avoid)
         if decision.target == self._node_id and not own:
             raise OverloadedError(self._admission.retry_after_s(stats))
         return decision
@@ -194,7 +198,7 @@ class Pipeline:
     async def _run(
         self,
         request: Request,
-        hashes: list[BlockHash],
+        query: Query,
         decision: Decision,
         resumed_at: int,
         deadline: float | None,
@@ -207,17 +211,14 @@ class Pipeline:
                 async for output in outputs:
                     yield output
             return
-        reservation = self._router.sent(decision)
-        self._on_forwarded(decision.target, hashes)
+        attempt = self._router.attempt(decision)
+        self._on_forwarded(decision.target, query.hashes)
         try:
-            async with aclosing(
-                self._forward(request, decision, resumed_at, deadline, reservation)
-            ) as outputs:
+            async with aclosing(self._forward(request, decision, resumed_at, deadline, attempt)) as outputs:
                 async for output in outputs:
                     yield output
         finally:
-            reservation.release()
-            self._router.quarantine.abandoned(decision.target)
+            attempt.close()
 
     async def _forward(
         self,
@@ -225,7 +226,7 @@ class Pipeline:
         decision: Decision,
         resumed_at: int,
         deadline: float | None,
-        reservation: Reservation,
+        attempt: Attempt,
     ) -> AsyncGenerator[TokenOutput, None]:
         target = decision.target
         estimate = decision.chosen.total_s
@@ -241,15 +242,16 @@ class Pipeline:
             async with aclosing(stream):
                 async for event in stream:
                     if isinstance(event, Accepted):
-                        reservation.release()
-                    else:
-                        self._router.quarantine.succeeded(target)
-                        yield event
+                        attempt.accepted()
+                        continue
+                    if event.token_ids and event.first_index == 0:
+                        attempt.answered(event.cached_tokens, self._clock())
+                    yield event
         except PeerBusyError as busy:
-            self._router.busy(target, self._clock(), busy.retry_after_s)
+            attempt.busy(self._clock(), busy.retry_after_s)
             raise
         except PeerFailedError:
-            self._router.quarantine.failed(target, self._clock())
+            attempt.failed(self._clock())
             raise
 
     def _count(self, done: Done) -> None:

@@ -47,9 +47,10 @@ class Candidate:
 
     node_id: NodeId
     load: Load
-    cached_tokens: int = 0
+    claimed_tokens: int = 0  # leading prompt tokens that it says it has cached
     rtt_s: float = 0.0
     reserved_tokens: int = 0  # uncached prompt tokens sent there that its load doesn't cover yet
+    trust: float = 1.0  # how far its claims are believed, from 0 to 1
     is_self: bool = False
     excluded: str = ""
 
@@ -60,7 +61,8 @@ class Estimate:
 
     node_id: NodeId
     is_self: bool
-    cached_tokens: int
+    claimed_tokens: int
+    cached_tokens: int  # as far as the claim is believed
     uncached_tokens: int
     rtt_s: float
     queue_s: float
@@ -104,13 +106,15 @@ def pressure(candidates: Sequence[Candidate]) -> float:
 def estimate(prompt: Prompt, candidate: Candidate, pressure: float = 0.0) -> Estimate:
     """The expected time to first token of `prompt` on `candidate`, and its burden under `pressure`."""
     load = candidate.load
-    cached = min(candidate.cached_tokens, max(prompt.tokens - 1, 0))
+    claimed = min(candidate.claimed_tokens, max(prompt.tokens - 1, 0))
+    cached = round(claimed * candidate.trust)
     uncached = prompt.tokens - cached
     ahead = load.queued_prefill_tokens + candidate.reserved_tokens
     prefill_s = _prefill_seconds(uncached, load)
     return Estimate(
         node_id=candidate.node_id,
         is_self=candidate.is_self,
+        claimed_tokens=claimed,
         cached_tokens=cached,
         uncached_tokens=uncached,
         rtt_s=candidate.rtt_s,

@@ -17,9 +17,11 @@ from node.errors import DrainingError, OverloadedError, UnavailableError
 from node.forwarding import Forwarder
 from node.in_flight import InFlight
 from node.metrics import Metrics
+from node.own_blocks import OwnBlocks
 from node.pipeline import Pipeline
+from node.prompt_hasher import PromptHasher
 from node.request import Chunk, Done, Event, Request, Route
-from node.router import OwnBlocks, Router
+from overlay.core.router import Router
 from overlay.core.types import NodeId
 from tests.unit.node.fakes import (
     BUSY,
@@ -47,14 +49,7 @@ class World:
         views = tuple(peer_view(node_id) for node_id in self.peers.behaviour)
         self.hearsay = FakeHearsay(views, dict.fromkeys(self.peers.behaviour, 2))
         self.now = 100.0
-        self.router = Router(
-            self.hearsay,
-            OwnBlocks(),
-            BlockHasher(b"k" * 16, 4),
-            NAMESPACE.model,
-            "longest-prefix",
-            random.Random(1),
-        )
+        self.router = Router(self.hearsay, NAMESPACE.model, "longest-prefix", random.Random(1))
         self.admission = Admission(1000)
         self.in_flight = InFlight()
         self.metrics = Metrics()
@@ -63,6 +58,7 @@ class World:
             SELF,
             self.engine,
             cast(Tokenizer, FakeTokenizer()),
+            PromptHasher(BlockHasher(b"k" * 16, 4), OwnBlocks()),
             self.router,
             cast(Forwarder, self.peers),
             self.admission,
@@ -132,13 +128,13 @@ async def test_busy_and_failing_peers_are_passed_over_then_it_runs_here() -> Non
 async def test_a_failed_peer_is_quarantined_and_a_busy_one_is_not_for_long() -> None:
     world = World(a=REFUSES)
     await world.ask()
-    assert world.router.quarantined_s(A, world.now) > 0
+    assert world.router.quarantine.remaining(A, world.now) > 0
     await world.ask()
     assert world.peers.asked == [A], "a quarantined peer is not asked"
     world.now += 1
     world.peers.behaviour[A] = None
     assert routes_of(await world.ask()) == [A]
-    assert world.router.quarantined_s(A, world.now) == 0
+    assert world.router.quarantine.remaining(A, world.now) == 0
 
     busy = World(b=BUSY)
     await busy.ask()

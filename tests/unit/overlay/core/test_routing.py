@@ -47,7 +47,7 @@ def candidate(
     is_self: bool = False,
     at: Load | None = None,
 ) -> Candidate:
-    return Candidate(NodeId(name), at or load(), cached, rtt, reserved, is_self, excluded)
+    return Candidate(NodeId(name), at or load(), cached, rtt, reserved, is_self=is_self, excluded=excluded)
 
 
 loads = st.builds(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from node.quarantine import FIRST_SECONDS, LONGEST_SECONDS, Quarantine
+from overlay.core.quarantine import FIRST_SECONDS, LONGEST_SECONDS, Quarantine
 from overlay.core.types import NodeId
 
 A = NodeId("a")

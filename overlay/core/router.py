@@ -1,0 +1,205 @@
+"""Gathers what this node knows of every candidate and asks `choose`; keeps the short-lived part of it.
+
+Short-lived: work just sent that no load report covers yet, BUSY leases, quarantines, and how far each
+peer's claims are believed. Nothing of it is gossiped. Times are one monotonic clock, in seconds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from overlay.core.quarantine import Quarantine
+from overlay.core.routing import Candidate, Decision, Prompt, choose
+from overlay.core.trust import Trust
+from overlay.core.types import BlockHash, Load, NodeId
+from overlay.core.views import PeerView
+
+SHORTEST_LEASE_SECONDS = 0.05
+LONGEST_LEASE_SECONDS = 5.0
+"""A peer can't talk itself out of the mesh for longer than this with one BUSY."""
+
+
+class Hearsay(Protocol):
+    """What the router asks of the overlay."""
+
+    @property
+    def node_id(self) -> NodeId: ...
+
+    def match(self, hashes: Sequence[BlockHash]) -> Mapping[NodeId, int]:
+        """Leading blocks of a prompt that each peer is believed to have cached."""
+
+    def peers(self) -> tuple[PeerView, ...]: ...
+
+    def own_load(self) -> Load: ...
+
+    def is_reachable(self, node_id: NodeId) -> bool:
+        """Whether a peer can be dialled for requests from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A prompt as the router sees it: its length and blocks in tokens, and how much is cached here."""
+
+    tokens: int
+    hashes: Sequence[BlockHash]
+    block_size: int
+    own_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    """A BUSY: it ends with time, or when the peer reports after it that it accepts again."""
+
+    until: float
+    reported: tuple[int, int]
+
+
+class Attempt:
+    """One request sent to a peer, from the choice to its end; what it shows of the peer is learned here."""
+
+    def __init__(self, router: Router, node_id: NodeId, tokens: int, claimed_tokens: int) -> None:
+        self._router = router
+        self._node_id = node_id
+        self._tokens = tokens
+        self._claimed_tokens = claimed_tokens
+        router.reserve(node_id, tokens)
+        router.quarantine.began(node_id)
+
+    def accepted(self) -> None:
+        """The peer's own load covers the request from now on."""
+        self._router.reserve(self._node_id, -self._tokens)
+        self._tokens = 0
+
+    def answered(self, cached_tokens: int, now: float) -> None:
+        """The first token came, of a prompt with so many tokens cached there."""
+        self._router.quarantine.succeeded(self._node_id)
+        self._router.trust.learned(self._node_id, self._claimed_tokens, cached_tokens, now)
+
+    def busy(self, now: float, retry_after_s: float) -> None:
+        """The peer won't take it now."""
+        self._router.quarantine.succeeded(self._node_id)
+        self._router.lease(self._node_id, now, retry_after_s)
+
+    def failed(self, now: float) -> None:
+        """The peer did not answer, or stopped."""
+        self._router.quarantine.failed(self._node_id, now)
+
+    def close(self) -> None:
+        """However it ended; says nothing of the peer by itself."""
+        self.accepted()
+        self._router.quarantine.abandoned(self._node_id)
+
+
+class Router:
+    """Routing decisions of one entry node."""
+
+    def __init__(self, hearsay: Hearsay, model: bytes, policy: str, rng: random.Random) -> None:
+        self.policy = policy
+        self.quarantine = Quarantine()
+        self.trust = Trust()
+        self._hearsay = hearsay
+        self._model = model
+        self._rng = rng
+        self._reserved: dict[NodeId, int] = {}
+        self._leases: dict[NodeId, _Lease] = {}
+        self._sequence = 0
+
+    def decide(
+        self, query: Query, now: float, *, policy: str = "", avoid: Mapping[NodeId, str] | None = None
+    ) -> Decision:
+        """Where a request goes now; `avoid` excludes nodes with a reason each. Changes nothing.
+
+        Raises UnknownPolicyError.
+        """
+        prompt = Prompt(query.tokens, query.hashes[0] if query.hashes else None, self._sequence)
+        return choose(policy or self.policy, prompt, self._candidates(query, now, avoid or {}), self._rng)
+
+    def attempt(self, decision: Decision) -> Attempt:
+        """Carries a decision for a peer out: the caller sends the request and reports on the attempt."""
+        self._sequence += 1
+        chosen = decision.chosen
+        return Attempt(self, decision.target, chosen.uncached_tokens, chosen.claimed_tokens)
+
+    def reserve(self, node_id: NodeId, tokens: int) -> None:
+        """Adds to (or takes from) the prefill that a peer's next load report will show."""
+        left = self._reserved.get(node_id, 0) + tokens
+        if left > 0:
+            self._reserved[node_id] = left
+        else:
+            self._reserved.pop(node_id, None)
+
+    def lease(self, node_id: NodeId, now: float, retry_after_s: float) -> None:
+        """Leaves a peer alone for as long as it asked, within bounds."""
+        load = next((peer.load for peer in self._hearsay.peers() if peer.node_id == node_id), None)
+        seconds = min(max(retry_after_s, SHORTEST_LEASE_SECONDS), LONGEST_LEASE_SECONDS)
+        self._leases[node_id] = _Lease(now + seconds, _reported(load))
+
+    def forget(self, node_id: NodeId) -> None:
+        """The peer left the mesh."""
+        self._leases.pop(node_id, None)
+        self.quarantine.forget(node_id)
+        self.trust.forget(node_id)
+
+    def _candidates(self, query: Query, now: float, avoid: Mapping[NodeId, str]) -> list[Candidate]:
+        own_id = self._hearsay.node_id
+        candidates = [
+            Candidate(
+                node_id=own_id,
+                load=self._hearsay.own_load(),
+                claimed_tokens=query.own_cached_tokens,
+                is_self=True,
+                excluded=avoid.get(own_id, ""),
+            )
+        ]
+        matches = self._hearsay.match(query.hashes)
+        for peer in self._hearsay.peers():
+            if peer.load is None:
+                continue
+            candidates.append(
+                Candidate(
+                    node_id=peer.node_id,
+                    load=peer.load,
+                    claimed_tokens=matches.get(peer.node_id, 0) * query.block_size,
+                    trust=self.trust.of(peer.node_id, now),
+                    rtt_s=peer.rtt_s or 0.0,
+                    reserved_tokens=self._reserved.get(peer.node_id, 0),
+                    excluded=avoid.get(peer.node_id, "") or self._exclusion(peer, peer.load, now),
+                )
+            )
+        return candidates
+
+    def _exclusion(self, peer: PeerView, load: Load, now: float) -> str:
+        """Why a peer can't be chosen; empty when it can."""
+        if peer.model != self._model:
+            return "serves another model"
+        if not peer.connected:
+            return "not connected"
+        if not self._hearsay.is_reachable(peer.node_id):
+            return "can't be dialled from here"
+        if load.draining:
+            return "draining"
+        if not load.seconds_per_prefill_token:
+            return "has not told its speed yet"
+        if not load.accepting:
+            return "says it is full"
+        if self._is_leased(peer.node_id, load, now):
+            return "answered BUSY"
+        if self.quarantine.remaining(peer.node_id, now) > 0:
+            return "in quarantine after a failure"
+        return ""
+
+    def _is_leased(self, node_id: NodeId, load: Load, now: float) -> bool:
+        lease = self._leases.get(node_id)
+        if lease is None:
+            return False
+        if now >= lease.until or _reported(load) > lease.reported:
+            del self._leases[node_id]
+            return False
+        return True
+
+
+def _reported(load: Load | None) -> tuple[int, int]:
+    return (load.epoch, load.sequence) if load else (0, 0)

@@ -1,0 +1,175 @@
+"""What an entry node remembers for a moment: work just sent, BUSY, failures, claims that failed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from overlay.core.router import LONGEST_LEASE_SECONDS, Query, Router
+from overlay.core.routing import Decision
+from overlay.core.types import Address, BlockHash, Epoch, Load, NodeId
+from overlay.core.views import PeerState, PeerView
+
+SELF, A, B = NodeId("self"), NodeId("a"), NodeId("b")
+HASHES = [BlockHash(n) for n in range(32)]
+
+
+def load(sequence: int = 1, **fields: object) -> Load:
+    base = Load(Epoch(1), sequence, seconds_per_prefill_token=0.002, prefill_tokens_per_step=512)
+    return replace(base, **fields)  # type: ignore[arg-type]  # fields of Load, by name
+
+
+def view(node_id: NodeId, **fields: object) -> PeerView:
+    base = PeerView(
+        node_id=node_id,
+        state=PeerState.ALIVE,
+        connected=True,
+        addresses=(Address("127.0.0.1", 7070),),
+        model=b"m",
+        model_name="m",
+        http_url="",
+        rtt_s=0.001,
+        load=load(),
+        load_age_s=0.0,
+        cached_blocks=0,
+        replica_age_s=0.0,
+    )
+    return replace(base, **fields)  # type: ignore[arg-type]  # fields of PeerView, by name
+
+
+@dataclass
+class Told:
+    """An overlay that says what it is told to."""
+
+    views: tuple[PeerView, ...] = (view(A), view(B))
+    matches: dict[NodeId, int] = field(default_factory=dict)
+    unreachable: frozenset[NodeId] = frozenset()
+    node_id: NodeId = SELF
+
+    def match(self, hashes: Sequence[BlockHash]) -> Mapping[NodeId, int]:
+        return self.matches
+
+    def peers(self) -> tuple[PeerView, ...]:
+        return self.views
+
+    def own_load(self) -> Load:
+        return load(queued_prefill_tokens=100_000)
+
+    def is_reachable(self, node_id: NodeId) -> bool:
+        return node_id not in self.unreachable
+
+
+class Scene:
+    """A router whose own node is never the best choice."""
+
+    def __init__(self, told: Told) -> None:
+        self.told = told
+        self.router = Router(told, b"m", "cost", random.Random(1))
+        self.now = 10.0
+
+    def decide(self) -> Decision:
+        return self.router.decide(Query(512, HASHES, 16, 0), self.now)
+
+    def excluded(self, node_id: NodeId) -> str:
+        return next(e.excluded for e in self.decide().estimates if e.node_id == node_id)
+
+    def cached(self, node_id: NodeId) -> int:
+        return next(e.cached_tokens for e in self.decide().estimates if e.node_id == node_id)
+
+
+def test_work_just_sent_counts_until_the_peer_reports_it() -> None:
+    scene = Scene(Told(matches={A: 20}))
+    first = scene.decide()
+    assert first.target == A
+    attempt = scene.router.attempt(first)
+    queue = next(e.queue_s for e in scene.decide().estimates if e.node_id == A)
+    assert queue == first.chosen.uncached_tokens * 0.002
+    attempt.accepted()
+    attempt.close()
+    assert all(e.queue_s == 0 for e in scene.decide().estimates if not e.is_self)
+
+
+def test_sixteen_requests_at_once_spread_out() -> None:
+    """Each one sees those before it, though no report has come."""
+    scene = Scene(Told(matches={}))
+    targets = []
+    for _ in range(16):
+        decision = scene.decide()
+        scene.router.attempt(decision)
+        targets.append(decision.target)
+    assert abs(targets.count(A) - targets.count(B)) <= 2
+
+
+def test_a_busy_lease_ends_with_time() -> None:
+    scene = Scene(Told())
+    scene.router.attempt(replace(scene.decide(), target=A)).busy(scene.now, 0.4)
+    assert scene.excluded(A) == "answered BUSY"
+    scene.now += 0.41
+    assert scene.excluded(A) == ""
+
+
+def test_a_busy_lease_ends_with_a_fresher_report_that_accepts() -> None:
+    scene = Scene(Told())
+    scene.router.attempt(replace(scene.decide(), target=A)).busy(scene.now, 3.0)
+    scene.told.views = (view(A, load=load(2, accepting=False)), view(B))
+    assert scene.excluded(A) == "says it is full"
+    scene.told.views = (view(A, load=load(3)), view(B))
+    assert scene.excluded(A) == ""
+
+
+def test_no_peer_talks_itself_out_of_the_mesh_for_long() -> None:
+    scene = Scene(Told())
+    scene.router.attempt(replace(scene.decide(), target=A)).busy(scene.now, 1e9)
+    scene.now += LONGEST_LEASE_SECONDS + 0.01
+    assert scene.excluded(A) == ""
+
+
+def test_who_cannot_be_chosen_and_why() -> None:
+    scene = Scene(Told(views=(view(A), view(B))))
+    for fields, reason in (
+        ({"model": b"x"}, "serves another model"),
+        ({"connected": False}, "not connected"),
+        ({"load": load(draining=True)}, "draining"),
+        ({"load": load(accepting=False)}, "says it is full"),
+        ({"load": replace(load(), seconds_per_prefill_token=0.0)}, "has not told its speed yet"),
+    ):
+        scene.told.views = (view(A, **fields), view(B))
+        assert scene.excluded(A) == reason
+    scene.told.views = (view(A), view(B))
+    scene.told.unreachable = frozenset({A})
+    assert scene.excluded(A) == "can't be dialled from here"
+
+
+def test_a_liar_loses_its_advantage_within_a_few_answers_and_may_mend() -> None:
+    scene = Scene(Told(matches={A: 30}))
+    answers = 0
+    while scene.decide().target == A and answers < 20:
+        attempt = scene.router.attempt(scene.decide())
+        attempt.answered(0, scene.now)
+        attempt.close()
+        answers += 1
+    assert 1 <= answers < 20
+    believed = scene.cached(A)
+    scene.now += 600
+    assert scene.cached(A) > 0.95 * 480 > believed
+
+
+def test_a_peer_whose_claims_come_true_is_believed() -> None:
+    scene = Scene(Told(matches={A: 30}))
+    for _ in range(50):
+        attempt = scene.router.attempt(scene.decide())
+        attempt.answered(480, scene.now)
+        attempt.close()
+    assert scene.cached(A) == 480
+
+
+def test_the_departed_are_forgotten() -> None:
+    scene = Scene(Told(matches={A: 30}))
+    attempt = scene.router.attempt(scene.decide())
+    attempt.answered(0, scene.now)
+    attempt.failed(scene.now)
+    assert scene.excluded(A)
+    scene.router.forget(A)
+    assert scene.excluded(A) == ""
+    assert scene.cached(A) == 480
