@@ -120,6 +120,13 @@ class Client:
         except grpc.RpcError as error:
             raise self._failure(error) from None
 
+    def drain(self) -> int:
+        """Asks the node to stop once its requests have finished; how many those are."""
+        try:
+            return self._admin.Drain(admin_pb2.DrainRequest(), timeout=ANSWER_SECONDS).running
+        except grpc.RpcError as error:
+            raise self._failure(error) from None
+
     def flush_cache(self) -> None:
         try:
             self._admin.FlushCache(admin_pb2.FlushCacheRequest(), timeout=ANSWER_SECONDS)

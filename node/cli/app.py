@@ -12,9 +12,11 @@ import click
 from node.cli.certs import certs
 from node.cli.chat import chat
 from node.cli.demo import demo
+from node.cli.drain import drain
 from node.cli.explain import explain
 from node.cli.generate import generate
 from node.cli.peers import peers
+from node.cli.sim import sim
 from node.cli.token import token
 from node.cli.up import up
 from node.errors import NodeError, StartupError
@@ -32,7 +34,7 @@ def rumormill() -> None:
     """
 
 
-for command in (up, generate, chat, peers, explain, token, certs, demo):
+for command in (up, generate, chat, peers, explain, token, certs, drain, sim, demo):
     rumormill.add_command(command)
 
 

@@ -52,6 +52,10 @@ MAX_REPAIRS = 3
 MAX_OWED = 64
 """Relayed sets promised per link until a signed head catches up with them."""
 
+UNREACHABLE_ASKED_PER_BEAT = 8
+"""Sets of vanished members asked for in one round: a Want weighs 10 of the 300 frames a peer may send in a
+second, and all of these may go to one peer."""
+
 
 @dataclass(slots=True, eq=False)
 class Follower:
@@ -75,14 +79,20 @@ class Follower:
     replicas: dict[NodeId, Replica] = field(default_factory=dict)
     _shed_until: dict[NodeId, float] = field(default_factory=dict)
     _owed: dict[tuple[Link, NodeId], None] = field(default_factory=dict)
+    _turn: int = 0
 
     # -- links and members ------------------------------------------------------------------------
 
     def connected(self, link: Link) -> None:
         """A peer's stream is ready: it hears what is remembered of itself, should it have forgotten."""
         replica = self.replicas.get(link.peer)
-        if link.follows and replica is not None and replica.head is not None:
+        if not link.follows or replica is None or link.hello is None:
+            return
+        if replica.head is not None:
             self._relay_head(link, replica.origin, replica.head)
+        elif link.hello.epoch < replica.epoch:
+            self.retire(link.peer)
+            del self.replicas[link.peer]
 
     def disconnected(self, link: Link) -> None:
         self._owed = {key: None for key in self._owed if key[0] is not link}
@@ -90,12 +100,15 @@ class Follower:
     def beat(self, now: float, unreachable: Iterable[NodeId]) -> None:
         """Once a round: asks again for what didn't come, and for the sets of the unreachable.
 
-        `unreachable` are followed members without a stream; any peer may serve their sets.
+        `unreachable` are followed members without a stream; any peer may serve their sets. When many
+        vanish at once they are asked for in turn, so that no peer takes this node for a flooder.
         """
         for replica in self.replicas.values():
             self._ask_again(now, replica)
-        for origin in unreachable:
-            self._ask(now, self._replica(origin))
+        origins = sorted(unreachable)
+        for step in range(min(len(origins), UNREACHABLE_ASKED_PER_BEAT)):
+            self._ask(now, self._replica(origins[(self._turn + step) % len(origins)]))
+        self._turn += UNREACHABLE_ASKED_PER_BEAT
 
     def retire(self, node_id: NodeId) -> None:
         """A member is gone: its blocks leave the index, its epoch is remembered."""
@@ -121,6 +134,7 @@ class Follower:
         if not self._follows(link, origin):
             return
         replica = self._replica(origin)
+        replica.retired = False
         known = replica.head
         verified = known if _is_same(known, head) else self.keys.verified(origin, head)
         if verified is None:
@@ -174,7 +188,9 @@ class Follower:
     def _ask_again(self, now: float, replica: Replica) -> None:
         """Still behind what a head promised: the Want, or its answer, was lost."""
         head = replica.head
-        if head is not None and (replica.refetch or replica.behind(head.epoch, head.version)):
+        if head is None or replica.retired:
+            return
+        if replica.refetch or replica.behind(head.epoch, head.version):
             self._ask(now, replica)
 
     def on_want(self, now: float, link: Link, want: Want) -> None:

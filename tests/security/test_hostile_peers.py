@@ -32,7 +32,7 @@ from tests.unit.overlay.net.meshes import TOKEN, Member, eventually
 
 METHOD = "/rumormill.v1.Overlay/Gossip"
 SEED = 20_261_201
-STREAMS = 30
+STREAMS = 150
 
 HASHES = bytes(range(256)) * 8
 ID = bytes(32)
