@@ -35,6 +35,7 @@ class Replica:
         "origin",
         "refetch",
         "repairs",
+        "retired",
         "version",
         "wanted_at",
     )
@@ -49,6 +50,7 @@ class Replica:
         self.wanted_at: float | None = None
         self.refetch = False
         self.repairs = 0
+        self.retired = False
         self._index = index
         self._digester = digester
         self._list = array("Q")
@@ -93,15 +95,19 @@ class Replica:
             self.head = None
 
     def retire(self) -> None:
-        """Takes the blocks out of the index; the epoch is remembered, so that it can't come back."""
+        """Takes the blocks out of the index until the origin is heard of again.
+
+        The epoch is remembered, so that nothing older comes back, and so is the signed head, so that an
+        origin that lost its disk can be reminded.
+        """
         self._index.retire(self.origin, self._list)
         del self._list[:]
         self.version = Version(0)
         self.digest = SetDigest()
         self._staged = None
-        self.head = None
         self.current_at = None
         self.refetch = False
+        self.retired = True
 
     def stage(self, part: Snapshot) -> Hashes | None:
         """Keeps one part of a snapshot; returns all of it when complete, without swapping it in."""

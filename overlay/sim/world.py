@@ -157,8 +157,12 @@ class World:
         self._later(seconds, task)
 
     def _later(self, delay: float, task: Callable[[], None]) -> None:
+        self._at(self.now + delay, task)
+
+    def _at(self, when: float, task: Callable[[], None]) -> None:
+        """Tasks of the same time are done in the order they were given."""
         self._sequence += 1
-        heapq.heappush(self._queue, (self.now + delay, self._sequence, task))
+        heapq.heappush(self._queue, (when, self._sequence, task))
 
     # -- what scripts do --------------------------------------------------------------------------
 
@@ -425,10 +429,7 @@ class World:
                 connection.last_arrival[end] = arrival
             if isinstance(message, Hello):
                 connection.hello_arrival[end] = arrival
-            self._later(
-                arrival - self.now,
-                lambda: self._arrive(node.number, self.nodes[target], target_link, message),
-            )
+            self._at(arrival, lambda: self._arrive(node.number, self.nodes[target], target_link, message))
 
     def _count(self, node: SimNode, message: Message) -> None:
         if message is not self._sized[0]:
@@ -442,8 +443,14 @@ class World:
         tally.peak_bytes = max(tally.peak_bytes, sent)
 
     def _arrive(self, source: int, target: SimNode, link: LinkId, message: Message) -> None:
-        if link in target.links and self.network.passes(source, target.number):
+        known = target.links.get(link)
+        if known is None:
+            return
+        if self.network.passes(source, target.number):
             self._hand_in(target, MessageReceived(link, message))
+        elif isinstance(message, Hello):
+            self._break(known[0], 0)
+            self._break(known[0], 1)
 
     def _dial(self, node: SimNode, address: Address, node_id: NodeId | None) -> None:
         target = self._by_address.get(address)
@@ -490,7 +497,7 @@ class World:
         connection, end = known
         connection.open[end] = False
         after = max(connection.last_arrival[end], self.now + self.network.options.latency_s[1])
-        self._later(after - self.now, lambda: self._break(connection, 1 - end))
+        self._at(after, lambda: self._break(connection, 1 - end))
 
     def _break(self, connection: Connection, end: int) -> None:
         """One end notices that its stream is gone."""
