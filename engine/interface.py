@@ -140,6 +140,13 @@ class EngineClient(Protocol):
 
     async def stop(self) -> None: ...
 
+    @property
+    def ready(self) -> bool:
+        """Whether requests can be submitted; False while an engine that died is restarted."""
+
+    async def wait_ready(self) -> None:
+        """Returns once requests can be submitted."""
+
     async def flush(self) -> None:
         """Forgets every cached block that no running request holds; listeners hear of it."""
 

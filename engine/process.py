@@ -74,6 +74,7 @@ class EngineProcess:
         self._flushes: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
         self._restart: asyncio.Task[None] | None = None
+        self._alive = asyncio.Event()
         self._stopping = False
 
     @property
@@ -118,9 +119,19 @@ class EngineProcess:
                 await self._restart
             self._restart = None
         child, self._child = self._child, None
+        self._alive.clear()
         if child is not None:
             await child.stop()
         self._fail_all(EngineDied("the engine was stopped"))
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests can be submitted; False while an engine that died is restarted."""
+        return self._alive.is_set()
+
+    async def wait_ready(self) -> None:
+        """Returns once requests can be submitted."""
+        await self._alive.wait()
 
     async def flush(self) -> None:
         """Forgets every cached block that no running request holds; listeners hear of it first."""
@@ -199,6 +210,7 @@ class EngineProcess:
         match reply:
             case Ready(info, stats):
                 self._child, self._info, self._stats = child, info, stats
+                self._alive.set()
                 self._settle(info)
             case Failed(error):
                 self._settle(error)
@@ -243,6 +255,7 @@ class EngineProcess:
         if child is not self._child:
             return
         self._child = None
+        self._alive.clear()
         self._fail_all(EngineDied(f"the engine's process died (exit status {status}); it is being restarted"))
         self._stats = replace(
             self._stats, running=0, waiting=0, queued_prefill_tokens=0, kv_blocks_used=0, kv_blocks_cached=0

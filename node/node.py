@@ -295,7 +295,7 @@ class Node:
                 kv_blocks_total=stats.kv_blocks_total,
                 kv_blocks_used=stats.kv_blocks_used,
                 draining=self.admission.draining,
-                accepting=self.admission.accepts_peers(stats),
+                accepting=self.engine.ready and self.admission.accepts_peers(stats),
             )
         )
 

@@ -45,7 +45,7 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
         request: overlay_pb2.ForwardRequest,
         context: grpc.aio.ServicerContext[overlay_pb2.ForwardRequest, overlay_pb2.ForwardResponse],
     ) -> AsyncIterator[overlay_pb2.ForwardResponse]:
-        if not self._admission.accepts_peers(self._engine.stats):
+        if not (self._engine.ready and self._admission.accepts_peers(self._engine.stats)):
             await self._abort_busy(context)
         async with grpc_statuses(context):
             generation = self._generation(request)

@@ -7,6 +7,7 @@ already delivered goes elsewhere with the same seed, so the client sees one unbr
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -32,6 +33,9 @@ MAX_PEERS = 2
 
 MAX_ENGINE_DEATHS = 2
 """A request that has seen the local engine die this often may be what kills it."""
+
+ENGINE_RESTART_SECONDS = 30.0
+"""A request that has nowhere else to go waits this long for the local engine's restart."""
 
 SHORTEST_FIRST_TOKEN_SECONDS = 2.0
 FIRST_TOKEN_FACTOR = 4.0
@@ -177,7 +181,6 @@ class Pipeline:
                 avoid[decision.target] = str(error)
             except EngineDied as error:
                 engine_deaths += 1
-                avoid[self._node_id] = "engine restarting"
                 if engine_deaths >= MAX_ENGINE_DEATHS:
                     raise UnavailableError(str(error)) from error
 
@@ -188,7 +191,9 @@ class Pipeline:
             policy = "local"
         stats = self._engine.stats
         own = self._admission.accepts_clients(stats)
-        if not own:
+        if not self._engine.ready:
+            avoid = {self._node_id: "its engine restarts", **avoid}
+        elif not own:
             avoid = {self._node_id: "this node's queue is full", **avoid}
         decision = self._router.decide(query, self._clock(), policy=policy, avoid=avoid)
         if decision.target == self._node_id and not own:
@@ -204,6 +209,7 @@ class Pipeline:
         deadline: float | None,
     ) -> AsyncGenerator[TokenOutput, None]:
         if decision.target == self._node_id:
+            await self._wait_for_engine()
             outputs = self._engine.submit(
                 GenerationRequest(request.id, request.token_ids, request.namespace, request.sampling)
             )
@@ -219,6 +225,16 @@ class Pipeline:
                     yield output
         finally:
             attempt.close()
+
+    async def _wait_for_engine(self) -> None:
+        """Raises UnavailableError when the engine doesn't come back in time."""
+        try:
+            async with asyncio.timeout(ENGINE_RESTART_SECONDS):
+                await self._engine.wait_ready()
+        except TimeoutError:
+            raise UnavailableError(
+                "this node's engine is down and no peer can take the request; see the node's log"
+            ) from None
 
     async def _forward(
         self,

@@ -46,6 +46,7 @@ class FakeEngine:
     queued: int = 0
     submitted: list[GenerationRequest] = field(default_factory=list)
     open: int = 0
+    ready: bool = True
     info: EngineInfo = INFO
 
     @property
@@ -59,6 +60,9 @@ class FakeEngine:
 
     async def flush(self) -> None: ...
 
+    async def wait_ready(self) -> None:
+        self.ready = True
+
     async def submit(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
         self.submitted.append(request)
         self.open += 1
@@ -68,6 +72,7 @@ class FakeEngine:
                 async for output in outputs:
                     if self.deaths and output.first_index == self.lives:
                         self.deaths -= 1
+                        self.ready = False
                         raise EngineDied("the engine process died")
                     yield output
         finally:
