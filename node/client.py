@@ -1,4 +1,4 @@
-"""A small client of one node, over gRPC with mutual TLS from a mesh token."""
+"""A small client of one node, over gRPC with mutual TLS."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import cast
 
 import grpc
 
+from certs.credentials import Credentials
 from certs.roles import Role
 from certs.token import MeshToken
 from certs.token_source import caller_credentials
@@ -32,10 +33,9 @@ class Client:
     Every method raises ClientError. As an operator, a client may also look at the node and steer it.
     """
 
-    def __init__(self, address: str, token: str, role: Role = Role.CLIENT) -> None:
-        """Connects lazily; raises a CertsError for a token that can't be used."""
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        """Connects lazily."""
         self.address = address
-        credentials = caller_credentials(MeshToken.parse(token), role)
         self._channel = grpc.secure_channel(
             address,
             credentials.channel_credentials(),
@@ -43,6 +43,11 @@ class Client:
         )
         self._inference = inference_pb2_grpc.InferenceStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
+
+    @classmethod
+    def from_token(cls, address: str, token: str, role: Role = Role.CLIENT) -> Client:
+        """A client with credentials from a mesh token; raises a CertsError for one that can't be used."""
+        return cls(address, caller_credentials(MeshToken.parse(token), role))
 
     def __enter__(self) -> Client:
         return self
@@ -62,7 +67,7 @@ class Client:
         except grpc.FutureTimeoutError:
             raise ClientError(
                 f"no node of this mesh answers at {self.address}: is one running there "
-                "(`rumormill up`), and is it of the same token (--token)?",
+                "(`rumormill up`), and is it of the same mesh (--token)?",
                 grpc.StatusCode.UNAVAILABLE,
             ) from None
 

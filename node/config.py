@@ -28,6 +28,14 @@ class NodeConfig(BaseModel):
         description="Mesh token: nodes with the same one form a mesh. Made and kept in the state folder "
         "when absent.",
     )
+    also_accept: tuple[str, ...] = Field(
+        (), description="Another token that peers may still have, while a mesh changes its token."
+    )
+    certs: Path | None = Field(
+        None,
+        description="Folder with tls.crt, tls.key, ca.crt and hash.key, for a mesh with a PKI of its own; "
+        "instead of --token. Read again when it changes.",
+    )
     peer: tuple[str, ...] = Field(
         (), description="HOST:PORT of a node to join through, where mDNS doesn't reach; may be repeated."
     )
@@ -51,8 +59,8 @@ class NodeConfig(BaseModel):
     policy: str = Field(DEFAULT_POLICY, description=f"Routing policy: {', '.join(POLICIES)}.")
     listen: str | None = Field(
         None,
-        description="Address of the gRPC server. Default: every interface when a token is given, "
-        "loopback when not.",
+        description="Address of the gRPC server. Default: every interface with a token or certificates "
+        "given, else loopback.",
     )
     grpc_port: int = Field(DEFAULT_GRPC_PORT, ge=0, le=65535, description="Port of the gRPC server.")
     http_port: int = Field(
@@ -95,6 +103,8 @@ def make_config(values: dict[str, Any]) -> NodeConfig:
         first = error.errors(include_url=False)[0]
         name = option_name(str(first["loc"][0]))
         raise StartupError(f"{name}: {first['msg']} (got {first['input']!r})") from None
+    if config.certs and (config.token or config.also_accept):
+        raise StartupError("--certs and --token are two ways to trust; give one of them")
     if config.policy not in POLICIES:
         raise StartupError(f"--policy: unknown policy {config.policy!r}; choose one of {', '.join(POLICIES)}")
     return config

@@ -19,6 +19,10 @@ MAX_MESSAGE_BYTES = 4 << 20
 """gRPC's own default, stated: a prompt of a million tokens fits, a flood doesn't."""
 
 MAX_CONCURRENT_STREAMS = 1024
+MAX_METADATA_BYTES = 16 << 10
+HANDSHAKE_MS = 10_000
+"""A connection that hasn't finished its TLS handshake by then is closed."""
+
 STOP_GRACE_SECONDS = 0.5
 
 SERVICES = ("rumormill.v1.Inference", "rumormill.v1.Overlay", "rumormill.v1.Admin")
@@ -38,6 +42,8 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_concurrent_streams", MAX_CONCURRENT_STREAMS),
+                ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ),
         )

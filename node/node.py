@@ -11,6 +11,7 @@ import time
 from contextlib import AsyncExitStack
 
 from certs.credentials import Credentials
+from certs.directory_source import directory_credentials
 from certs.errors import CertsError
 from certs.token import MeshToken
 from certs.token_source import node_credentials
@@ -46,7 +47,7 @@ from node.version import VERSION
 from overlay.core.errors import OverlayError
 from overlay.core.router import Router
 from overlay.core.routing import Decision
-from overlay.core.types import Epoch, Load, NodeId
+from overlay.core.types import Address, Epoch, Load, NodeId
 from overlay.core.views import MemberChanged, Notification, PeerView
 from overlay.net.codec import encode_load
 from overlay.net.mesh import Mesh, MeshOptions
@@ -61,8 +62,6 @@ EVERY_INTERFACE = "0.0.0.0"  # noqa: S104  mutual TLS guards it
 class Node:
     """Made by `start`; afterwards every attribute is set for the node's life."""
 
-    token: MeshToken
-    token_is_new: bool
     credentials: Credentials
     engine: EngineProcess
     mesh: Mesh
@@ -76,6 +75,7 @@ class Node:
     def __init__(self, config: NodeConfig) -> None:
         self.config = config
         self.state = StateDir(config.resolved_state_dir())
+        self.token: MeshToken | None = None  # stays so in a mesh with certificates of its own
         self.admission = Admission(config.max_queued_tokens)
         self.blocks = OwnBlocks()
         self.decisions = DecisionFeed()
@@ -101,8 +101,7 @@ class Node:
         self.state.create()
         self.state.lock()
         self._stack.callback(self.state.release)
-        self._load_token()
-        self.credentials = node_credentials(self.token, self.state.path)
+        self.credentials = self._load_credentials()
         # Both ports are claimed before the model loads: a port in use is told at once.
         self.grpc_server = GrpcServer(self.listen_host, config.grpc_port, self.credentials)
         self._stack.push_async_callback(self.grpc_server.stop)
@@ -112,19 +111,23 @@ class Node:
         self._make_pipeline(tokenizer)
         await self._open_doors(http_socket)
 
-    def _load_token(self) -> None:
+    def _load_credentials(self) -> Credentials:
+        """Those in --certs, or of a mesh token: given, kept from before, or new."""
+        if self.config.certs is not None:
+            return directory_credentials(self.config.certs)
         stored = self.state.read_token()
         text = self.config.token or stored
-        self.token_is_new = text is None
         self.token = MeshToken.make() if text is None else MeshToken.parse(text)
         if str(self.token) != stored:
             self.state.write_token(str(self.token))
+        others = [MeshToken.parse(other) for other in self.config.also_accept]
+        return node_credentials(self.token, self.state.path, also_accepted=others)
 
     @property
     def listen_host(self) -> str:
         if self.config.listen is not None:
             return self.config.listen
-        return EVERY_INTERFACE if self.config.token else LOOPBACK
+        return EVERY_INTERFACE if self.config.token or self.config.certs else LOOPBACK
 
     async def _start_engine(self) -> Tokenizer:
         config = self.config
@@ -145,11 +148,12 @@ class Node:
         return await asyncio.to_thread(Tokenizer.load, config.model)
 
     async def _start_mesh(self, http_socket: socket.socket) -> None:
-        info, server = self.engine.info, self.grpc_server
+        info = self.engine.info
         http_port = http_socket.getsockname()[1]
         self.mesh = Mesh(
             MeshOptions(
-                listen=advertised_addresses(self.listen_host, server.port, self.config.advertise),
+                listen=self._addresses(),
+                addresses_now=self._addresses,
                 seeds=self.config.peer,
                 model=info.namespace.model,
                 model_name=info.model_name,
@@ -198,6 +202,10 @@ class Node:
         self._stack.push_async_callback(self.http_server.stop)
         self.state.announce(RunningNode(os.getpid(), self.node_id, self.grpc_address, self.http_url))
         log.info("node %s serves gRPC on %s and HTTP on %s", self.node_id, self.grpc_address, self.http_url)
+
+    def _addresses(self) -> tuple[Address, ...]:
+        """Where peers can dial this node, as its networks are now."""
+        return advertised_addresses(self.listen_host, self.grpc_server.port, self.config.advertise)
 
     @property
     def node_id(self) -> NodeId:

@@ -12,6 +12,7 @@ import click
 from node.cli.certs import certs
 from node.cli.chat import chat
 from node.cli.demo import demo
+from node.cli.doctor import doctor
 from node.cli.drain import drain
 from node.cli.explain import explain
 from node.cli.generate import generate
@@ -34,7 +35,7 @@ def rumormill() -> None:
     """
 
 
-for command in (up, generate, chat, peers, explain, token, certs, drain, sim, demo):
+for command in (up, generate, chat, peers, explain, token, certs, doctor, drain, sim, demo):
     rumormill.add_command(command)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from node.cli.generate import Answer
-from node.cli.options import find_token, json_option, node_options
+from node.cli.options import Target, json_option, node_options
 from node.cli.prompts import as_sampling, sampling_options, system_option
 
 if TYPE_CHECKING:
@@ -32,21 +31,18 @@ def chat(
     top_k: int,
     seed: int | None,
     stop: tuple[str, ...],
-    node: str,
-    token: str | None,
-    state_dir: Path | None,
+    target: Target,
     as_json: bool,
 ) -> None:
     """Talk to the mesh: one line in, one answer out, with the whole conversation as context.
 
     Ctrl-C stops an answer; Ctrl-D ends the chat. With --json, each answer is one JSON object a line.
     """
-    from node.client import Client
+    from certs.roles import Role
     from rumormill.v1 import inference_pb2
 
     sampling = as_sampling(max_tokens, temperature, top_p, top_k, seed, stop)
-    with Client(node, find_token(node, token, state_dir)) as client:
-        client.wait_ready()
+    with target.client(Role.CLIENT) as client:
         conversation = Conversation(client, sampling, as_json=as_json)
         if system is not None:
             conversation.messages.append(inference_pb2.ChatMessage(role="system", content=system))

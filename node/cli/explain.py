@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from node.cli.options import find_token, json_option, node_options
+from node.cli.options import Target, json_option, node_options
 from node.cli.prompts import as_prompt, raw_option, system_option
 
 if TYPE_CHECKING:
@@ -27,9 +26,7 @@ def explain(
     raw: bool,
     system: str | None,
     policy: str,
-    node: str,
-    token: str | None,
-    state_dir: Path | None,
+    target: Target,
     as_json: bool,
 ) -> None:
     """Show where a prompt would be answered now, what each node is expected to take, and why.
@@ -37,10 +34,8 @@ def explain(
     Nothing is run. Times are the expected time to first token, by its parts.
     """
     from certs.roles import Role
-    from node.client import Client
 
-    with Client(node, find_token(node, token, state_dir), Role.OPERATOR) as client:
-        client.wait_ready()
+    with target.client(Role.OPERATOR) as client:
         answer = client.explain(as_prompt(prompt, system=system, raw=raw), policy)
     if as_json:
         click.echo(json.dumps(_as_object(answer)))

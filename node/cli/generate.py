@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from node.cli.options import find_token, json_option, node_options
+from node.cli.options import Target, json_option, node_options
 from node.cli.prompts import as_prompt, as_sampling, raw_option, sampling_options, system_option
 
 if TYPE_CHECKING:
@@ -36,9 +35,7 @@ def generate(
     seed: int | None,
     stop: tuple[str, ...],
     policy: str,
-    node: str,
-    token: str | None,
-    state_dir: Path | None,
+    target: Target,
     as_json: bool,
 ) -> None:
     """Answer one prompt, streamed to standard output.
@@ -46,13 +43,12 @@ def generate(
     PROMPT is read from standard input when it is "-" or left out. On a terminal a last line on standard
     error says which node answered and how much of the prompt it had cached.
     """
-    from node.client import Client
+    from certs.roles import Role
 
     text = sys.stdin.read() if prompt in (None, "-") else str(prompt)
     sampling = as_sampling(max_tokens, temperature, top_p, top_k, seed, stop)
     answer = Answer(echo=not as_json)
-    with Client(node, find_token(node, token, state_dir)) as client:
-        client.wait_ready()
+    with target.client(Role.CLIENT) as client:
         for response in client.generate(as_prompt(text, system=system, raw=raw), sampling, policy=policy):
             answer.add(response)
     if as_json:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from node.cli.options import find_token, json_option, node_options
+from node.cli.options import Target, json_option, node_options
 
 if TYPE_CHECKING:
     from rumormill.v1 import admin_pb2
@@ -17,13 +16,11 @@ if TYPE_CHECKING:
 @click.command(short_help="The node and the peers it sees.")
 @node_options
 @json_option
-def peers(node: str, token: str | None, state_dir: Path | None, as_json: bool) -> None:
+def peers(target: Target, as_json: bool) -> None:
     """Show a node and the peers it sees: who lives, how far away, how busy, how much it has cached."""
     from certs.roles import Role
-    from node.client import Client
 
-    with Client(node, find_token(node, token, state_dir), Role.OPERATOR) as client:
-        client.wait_ready()
+    with target.client(Role.OPERATOR) as client:
         status, found = client.status(), client.peers()
     rows = [_own_row(status), *(_peer_row(peer) for peer in found)]
     if as_json:

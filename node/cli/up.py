@@ -153,16 +153,19 @@ def _welcome(node: Node) -> str:
         f"  gRPC        {node.grpc_address} (mutual TLS)",
         "",
     ]
-    if node.is_loopback:
-        ports = f"--grpc-port {node.grpc_server.port + 1} --http-port {node.http_server.port + 1}"
-        lines += [
-            "Only this machine can reach it. A second node here joins with",
-            f"  rumormill up --token {node.token} {ports}",
-            "For a mesh on the LAN, stop this node and run on every machine, this one too:",
-            f"  rumormill up --token {node.token}",
-        ]
-    elif node.token_is_new:
-        lines += ["Other machines on this LAN join with", f"  rumormill up --token {node.token}"]
-    else:
-        lines += ["Other machines on this LAN join with the same line; elsewhere add --peer HOST:PORT."]
-    return "\n".join(lines)
+    return "\n".join(lines + _how_to_join(node))
+
+
+def _how_to_join(node: Node) -> list[str]:
+    if node.token is None:
+        return ["Other nodes join with certificates of the same authority: --certs DIR --peer HOST:PORT"]
+    join = f"  rumormill up --token {node.token}"
+    if not node.is_loopback:
+        return ["Other machines on this LAN join with the same token; elsewhere add --peer HOST:PORT.", join]
+    ports = f"--grpc-port {node.grpc_server.port + 1} --http-port {node.http_server.port + 1}"
+    return [
+        "Only this machine can reach it. A second node here joins with",
+        f"{join} {ports}",
+        "For a mesh on the LAN, stop this node and run on every machine, this one too:",
+        join,
+    ]

@@ -68,7 +68,7 @@ class LocalMesh:
 
     def client(self, index: int) -> Client:
         """An operator's client of one node."""
-        return Client(self.nodes[index].grpc, self.token, Role.OPERATOR)
+        return Client.from_token(self.nodes[index].grpc, self.token, Role.OPERATOR)
 
     def _start(self) -> None:
         for index in range(self._count):

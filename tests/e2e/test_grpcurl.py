@@ -27,7 +27,7 @@ def certificates(mesh: LocalMesh, tmp_path_factory: pytest.TempPathFactory) -> t
 
 def grpcurl(certificates: tuple[Path, str], address: str, *call: str, data: str = "") -> str:
     folder, name = certificates
-    tls = ["-cacert", f"{folder}/ca.pem", "-cert", f"{folder}/cert.pem", "-key", f"{folder}/key.pem"]
+    tls = ["-cacert", f"{folder}/ca.crt", "-cert", f"{folder}/tls.crt", "-key", f"{folder}/tls.key"]
     request = ["-d", data] if data else []
     done: subprocess.CompletedProcess[str] = subprocess.run(
         [str(GRPCURL), *tls, "-servername", name, *request, address, *call],
@@ -76,7 +76,7 @@ def test_a_client_may_neither_gossip_nor_administrate(
 
 def test_without_a_certificate_there_is_nothing(mesh: LocalMesh, certificates: tuple[Path, str]) -> None:
     folder, name = certificates
-    for tls in (["-cacert", str(folder / "ca.pem"), "-servername", name], ["-insecure"], ["-plaintext"]):
+    for tls in (["-cacert", str(folder / "ca.crt"), "-servername", name], ["-insecure"], ["-plaintext"]):
         done = subprocess.run(
             [GRPCURL, "-connect-timeout", "3", *tls, mesh.nodes[0].grpc, "list"],
             capture_output=True,

@@ -1,0 +1,68 @@
+"""`rumormill doctor`"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from node.cli.options import Target, json_option, node_options
+from node.config import DEFAULT_GRPC_PORT, NodeConfig
+
+if TYPE_CHECKING:
+    from node.doctor import Check
+
+COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+
+@click.command(short_help="Check this machine, and say what to do.")
+@click.option("--peer", "peers", multiple=True, metavar="HOST:PORT", help="A node that should be reachable.")
+@click.option("--listen", default="0.0.0.0", show_default=True, help="Address that a node would listen on.")  # noqa: S104
+@click.option("--grpc-port", type=click.IntRange(1, 65535), default=DEFAULT_GRPC_PORT, show_default=True)
+@click.option("--model", default=NodeConfig.model_fields["model"].default, show_default=True)
+@click.option("--mdns/--no-mdns", default=True, show_default=True)
+@node_options
+@json_option
+def doctor(
+    peers: tuple[str, ...],
+    listen: str,
+    grpc_port: int,
+    model: str,
+    mdns: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Check interfaces, multicast, ports, certificates, model and peers, whether or not a node runs here.
+
+    Exit status 1 when something is a problem.
+    """
+    from certs.roles import Role
+    from node.doctor import examine
+
+    checks = asyncio.run(
+        examine(
+            target.credentials(Role.NODE),
+            listen,
+            grpc_port,
+            own_certificate=target.certs is not None,
+            model=model,
+            peers=peers,
+            mdns=mdns,
+        )
+    )
+    if as_json:
+        click.echo(json.dumps({"checks": [check.as_object() for check in checks]}))
+    else:
+        _print(checks)
+    if any(check.severity == "problem" for check in checks):
+        raise SystemExit(1)
+
+
+def _print(checks: list[Check]) -> None:
+    for check in checks:
+        click.secho(f"{check.severity:>8}", fg=COLOURS[check.severity], nl=False)
+        click.echo(f"  {check.name}: {check.detail}")
+        if check.remedy:
+            click.echo(f"{'':10}-> {check.remedy}")
