@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,3 +69,24 @@ def mesh() -> Iterator[LocalMesh]:
 def node(mesh: LocalMesh) -> list[str]:
     """Options that make a command call the first node."""
     return ["--node", mesh.nodes[0].grpc, "--token", mesh.token]
+
+
+@contextmanager
+def serving(state_dir: Path, *options: str) -> Iterator[dict[str, str]]:
+    """A node of its own on free loopback ports; what it said of itself when it was ready."""
+    command = [sys.executable, "-m", "node.cli", "up", "--json", "--listen", "127.0.0.1"]
+    command += ["--grpc-port", "0", "--http-port", "0", "--state-dir", str(state_dir), "--threads", "1"]
+    env = {key: value for key, value in os.environ.items() if not key.startswith("RUMORMILL_")}
+    node = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
+    try:
+        assert node.stdout is not None
+        line = node.stdout.readline()
+        if not line:
+            pytest.fail(f"the node did not start: {node.communicate()[1]}")
+        yield json.loads(line)
+    finally:
+        node.terminate()
+        said = node.communicate(timeout=30)[1]
+    assert "Traceback" not in said
