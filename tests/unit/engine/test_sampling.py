@@ -21,7 +21,7 @@ def draw_one(sampling: SamplingParams, position: int) -> int:
     return sample(LOGITS, sampling, range(position), position)
 
 
-def draw(sampling: SamplingParams, count: int = 20_000) -> dict[int, float]:
+def draw(sampling: SamplingParams, count: int = 6_000) -> dict[int, float]:
     drawn = Counter(draw_one(sampling, position) for position in range(count))
     return {token: number / count for token, number in sorted(drawn.items())}
 
@@ -35,13 +35,13 @@ def test_temperature_zero_takes_the_largest() -> None:
 def test_draws_follow_the_softmax() -> None:
     shares = draw(WARM)
     for token, share in enumerate(np.exp(LOGITS)):
-        assert shares[token] == pytest.approx(share, abs=0.015)
+        assert shares[token] == pytest.approx(share, abs=0.03)
 
 
 def test_temperature_sharpens() -> None:
     squared = np.exp(2 * LOGITS) / np.exp(2 * LOGITS).sum()
     shares = draw(replace(WARM, temperature=0.5))
-    assert shares[0] == pytest.approx(squared[0], abs=0.015)
+    assert shares[0] == pytest.approx(squared[0], abs=0.03)
 
 
 def test_top_k_and_top_p_keep_only_the_likeliest() -> None:
@@ -50,7 +50,7 @@ def test_top_k_and_top_p_keep_only_the_likeliest() -> None:
     assert set(draw(replace(WARM, top_p=1e-9))) == {0}
     both = draw(replace(WARM, top_k=3, top_p=0.6))
     assert set(both) == {0, 1}
-    assert both[0] == pytest.approx(2 / 3, abs=0.015)
+    assert both[0] == pytest.approx(2 / 3, abs=0.03)
 
 
 def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest() -> None:
