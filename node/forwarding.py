@@ -21,9 +21,6 @@ from rumormill.v1 import overlay_pb2, overlay_pb2_grpc
 BUSY_TRAILER = "rumormill-busy-bin"
 MAX_HOPS = 1
 
-TOKEN_GAP_SECONDS = 10.0
-"""A peer that is silent this long in the middle of an answer is given up."""
-
 
 class PeerFailedError(Exception):
     """The peer did not answer, or stopped in the middle."""
@@ -67,9 +64,12 @@ class Forwarder:
         delivered: int,
         predicted_cached_tokens: int,
         first_token_s: float,
+        token_gap_s: float,
         timeout_s: float | None,
     ) -> AsyncGenerator[Accepted | TokenOutput, None]:
         """The peer's answer; closing it cancels the call on the peer.
+
+        The peer is given up when it is silent for `first_token_s`, or later for `token_gap_s`.
 
         Raises PeerBusyError or PeerFailedError.
         """
@@ -100,7 +100,7 @@ class Forwarder:
                     self._observe(node_id, response.accepted.load)
                     yield Accepted()
                 elif kind == "tokens":
-                    patience = TOKEN_GAP_SECONDS
+                    patience = token_gap_s
                     yield self._checked(node_id, wire.tokens_from_pb(request.id, response.tokens))
                 elif kind == "finished":
                     self._observe(node_id, response.finished.load)

@@ -55,6 +55,12 @@ class Metrics:
             ["source"],
             registry=self.registry,
         )
+        self.forwarded_here = Counter(
+            "rumormill_forwarded_here_total",
+            "Requests that peers sent here, by whether this node took them or answered BUSY",
+            ["outcome"],
+            registry=self.registry,
+        )
         self.predicted_cached_tokens = Counter(
             "rumormill_predicted_cached_tokens_total",
             "Prompt tokens expected to be cached when the route was chosen",

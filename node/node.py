@@ -188,7 +188,7 @@ class Node:
     async def _open_doors(self, http_socket: socket.socket) -> None:
         server = self.grpc_server
         server.add(InferenceService(self.builder, self.pipeline, self.engine.info))
-        server.add(OverlayService(self.mesh, self.engine, self.admission, self.in_flight))
+        server.add(OverlayService(self.mesh, self.engine, self.admission, self.in_flight, self.metrics))
         server.add(AdminService(self))
         register_node_metrics(self)
         await server.start()

@@ -16,6 +16,7 @@ from node.errors import InvalidRequestError
 from node.forwarding import BUSY_TRAILER, MAX_HOPS
 from node.grpc_errors import grpc_statuses
 from node.in_flight import InFlight
+from node.metrics import Metrics
 from overlay.net.codec import encode_load
 from overlay.net.mesh import Mesh
 from rumormill.v1 import overlay_pb2, overlay_pb2_grpc
@@ -26,11 +27,14 @@ MAX_REQUEST_ID_CHARACTERS = 64
 class OverlayService(overlay_pb2_grpc.OverlayServicer):
     """What peers call."""
 
-    def __init__(self, mesh: Mesh, engine: EngineClient, admission: Admission, in_flight: InFlight) -> None:
+    def __init__(
+        self, mesh: Mesh, engine: EngineClient, admission: Admission, in_flight: InFlight, metrics: Metrics
+    ) -> None:
         self._mesh = mesh
         self._engine = engine
         self._admission = admission
         self._in_flight = in_flight
+        self._forwarded_here = metrics.forwarded_here
 
     async def Gossip(
         self,
@@ -46,9 +50,11 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
         context: grpc.aio.ServicerContext[overlay_pb2.ForwardRequest, overlay_pb2.ForwardResponse],
     ) -> AsyncIterator[overlay_pb2.ForwardResponse]:
         if not (self._engine.ready and self._admission.accepts_peers(self._engine.stats)):
+            self._forwarded_here.labels("busy").inc()
             await self._abort_busy(context)
         async with grpc_statuses(context):
             generation = self._generation(request)
+            self._forwarded_here.labels("accepted").inc()
             with self._in_flight.request():
                 async with aclosing(self._stream(generation)) as responses:
                     async for response in responses:

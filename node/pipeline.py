@@ -41,6 +41,11 @@ SHORTEST_FIRST_TOKEN_SECONDS = 2.0
 FIRST_TOKEN_FACTOR = 4.0
 """A peer's first token is due within this many times its estimate, but never sooner than the floor."""
 
+SHORTEST_TOKEN_GAP_SECONDS = 2.0
+TOKEN_GAP_STEPS = 30
+"""A peer that streams is given up after this many of its usual steps without a token, but not before
+the floor: a long prompt beside a stream may stretch a few steps."""
+
 
 @dataclass(slots=True)
 class _Answer:
@@ -252,6 +257,7 @@ class Pipeline:
             delivered=resumed_at,
             predicted_cached_tokens=decision.chosen.cached_tokens,
             first_token_s=max(SHORTEST_FIRST_TOKEN_SECONDS, estimate * FIRST_TOKEN_FACTOR),
+            token_gap_s=max(SHORTEST_TOKEN_GAP_SECONDS, attempt.decode_step_s * TOKEN_GAP_STEPS),
             timeout_s=None if deadline is None else max(deadline - self._clock(), 0.001),
         )
         try:

@@ -60,7 +60,11 @@ class _Lease:
 class Attempt:
     """One request sent to a peer, from the choice to its end; what it shows of the peer is learned here."""
 
-    def __init__(self, router: Router, node_id: NodeId, tokens: int, claimed_tokens: int) -> None:
+    def __init__(
+        self, router: Router, node_id: NodeId, tokens: int, claimed_tokens: int, decode_step_s: float
+    ) -> None:
+        self.decode_step_s = decode_step_s
+        """How long the peer's steps took, by its last report."""
         self._router = router
         self._node_id = node_id
         self._tokens = tokens
@@ -120,8 +124,9 @@ class Router:
     def attempt(self, decision: Decision) -> Attempt:
         """Carries a decision for a peer out: the caller sends the request and reports on the attempt."""
         self._sequence += 1
-        chosen = decision.chosen
-        return Attempt(self, decision.target, chosen.uncached_tokens, chosen.claimed_tokens)
+        chosen, load = decision.chosen, self._load_of(decision.target)
+        step_s = load.seconds_per_decode_step if load else 0.0
+        return Attempt(self, decision.target, chosen.uncached_tokens, chosen.claimed_tokens, step_s)
 
     def reserve(self, node_id: NodeId, tokens: int) -> None:
         """Adds to (or takes from) the prefill that a peer's next load report will show."""
@@ -133,7 +138,7 @@ class Router:
 
     def lease(self, node_id: NodeId, now: float, retry_after_s: float) -> None:
         """Leaves a peer alone for as long as it asked, within bounds."""
-        load = next((peer.load for peer in self._hearsay.peers() if peer.node_id == node_id), None)
+        load = self._load_of(node_id)
         seconds = min(max(retry_after_s, SHORTEST_LEASE_SECONDS), LONGEST_LEASE_SECONDS)
         self._leases[node_id] = _Lease(now + seconds, _reported(load))
 
@@ -142,6 +147,9 @@ class Router:
         self._leases.pop(node_id, None)
         self.quarantine.forget(node_id)
         self.trust.forget(node_id)
+
+    def _load_of(self, node_id: NodeId) -> Load | None:
+        return next((peer.load for peer in self._hearsay.peers() if peer.node_id == node_id), None)
 
     def _candidates(self, query: Query, now: float, avoid: Mapping[NodeId, str]) -> list[Candidate]:
         own_id = self._hearsay.node_id

@@ -96,6 +96,7 @@ class FakePeers:
         delivered: int,
         predicted_cached_tokens: int,
         first_token_s: float,
+        token_gap_s: float,
         timeout_s: float | None,
     ) -> AsyncGenerator[Accepted | TokenOutput, None]:
         self.asked.append(node_id)
