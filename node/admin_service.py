@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import grpc.aio
 
 from node import wire
+from node.authorization import caller
 from node.grpc_errors import grpc_statuses
 from node.request_builder import SamplingOptions
 from overlay.core.views import PeerState, PeerView
@@ -57,7 +58,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ) -> admin_pb2.ExplainRouteResponse:
         async with grpc_statuses(context):
             built = self._node.builder.build(
-                wire.prompt_from_pb(request), SamplingOptions(max_tokens=1), policy=request.policy
+                wire.prompt_from_pb(request),
+                SamplingOptions(max_tokens=1),
+                policy=request.policy,
+                salt=self._node.tenants.salt(caller().uri),
             )
             return wire.decision_to_pb(self._node.explain(built), built)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from node.addresses import is_loopback
 from node.errors import StartupError
 from overlay.core.routing import DEFAULT_POLICY, POLICIES
 
@@ -67,7 +68,22 @@ class NodeConfig(BaseModel):
         DEFAULT_HTTP_PORT,
         ge=0,
         le=65535,
-        description="Port of the OpenAI-compatible HTTP server, on loopback.",
+        description="Port of the OpenAI-compatible HTTP server.",
+    )
+    http_listen: str = Field(
+        "127.0.0.1",
+        description="Address of the HTTP server; anything but loopback needs --api-keys, --http-cert and "
+        "--http-key.",
+    )
+    http_cert: Path | None = Field(None, description="Certificate chain of the HTTP server, PEM.")
+    http_key: Path | None = Field(None, description="Private key of the HTTP server, PEM.")
+    api_keys: Path | None = Field(
+        None,
+        description="File with a `name key` per line that HTTP clients must show one of; read again "
+        "when it changes.",
+    )
+    isolate_tenants: bool = Field(
+        False, description="Share no cached prefix between callers: one per API key or client certificate."
     )
     advertise: tuple[str, ...] = Field(
         (), description="HOST:PORT peers should dial, when it is not the listening address; may be repeated."
@@ -105,6 +121,13 @@ def make_config(values: dict[str, Any]) -> NodeConfig:
         raise StartupError(f"{name}: {first['msg']} (got {first['input']!r})") from None
     if config.certs and (config.token or config.also_accept):
         raise StartupError("--certs and --token are two ways to trust; give one of them")
+    if bool(config.http_cert) != bool(config.http_key):
+        raise StartupError("--http-cert and --http-key belong together; give both")
+    if not is_loopback(config.http_listen) and not (config.http_cert and config.api_keys):
+        raise StartupError(
+            f"HTTP on {config.http_listen} could be read and used by anybody: give --http-cert, --http-key "
+            "and --api-keys, or leave it on 127.0.0.1"
+        )
     if config.policy not in POLICIES:
         raise StartupError(f"--policy: unknown policy {config.policy!r}; choose one of {', '.join(POLICIES)}")
     return config

@@ -1,14 +1,15 @@
 """What can go wrong in a node, and the one place where each error gets its wire status.
 
 NodeError
-├── StartupError            the node can't start; printed as one line, exit status 2
-└── RequestError            one request can't be served
-    ├── InvalidRequestError      the request is wrong, and says how to mend it
-    ├── UnknownModelError        no such model here
-    ├── OverloadedError          every queue is full: try again after `retry_after_s`
-    ├── DrainingError            this node takes no new work
-    ├── DeadlineExceededError    the caller's time is over
-    └── UnavailableError         the engine is gone and no peer could take over
+├── StartupError                  the node can't start; printed as one line, exit status 2
+└── RequestError                  one request can't be served
+    ├── InvalidRequestError       the request is wrong, and says how to mend it
+    ├── UnauthenticatedError      the caller has not proved to be anybody who may call
+    ├── UnknownModelError         no such model here
+    ├── OverloadedError           every queue is full: try again after `retry_after_s`
+    ├── DrainingError             this node takes no new work
+    ├── DeadlineExceededError     the caller's time is over
+    └── UnavailableError          the engine is gone and no peer could take over
 """
 
 from __future__ import annotations
@@ -42,6 +43,14 @@ class InvalidRequestError(RequestError):
     def __init__(self, message: str, parameter: str | None = None) -> None:
         super().__init__(message)
         self.parameter = parameter
+
+
+class UnauthenticatedError(RequestError):
+    """The caller has not proved to be anybody who may call."""
+
+    grpc_status = grpc.StatusCode.UNAUTHENTICATED
+    http_status = 401
+    http_type = "authentication_error"
 
 
 class UnknownModelError(RequestError):

@@ -9,17 +9,22 @@ import grpc.aio
 
 from engine.interface import EngineInfo
 from node import wire
+from node.authorization import caller
 from node.grpc_errors import grpc_statuses
 from node.pipeline import Pipeline
 from node.request import Chunk, Event, Route
 from node.request_builder import RequestBuilder
+from node.tenants import Tenants
 from rumormill.v1 import inference_pb2, inference_pb2_grpc
 
 
 class InferenceService(inference_pb2_grpc.InferenceServicer):
     """Generate, Tokenize, ListModels."""
 
-    def __init__(self, builder: RequestBuilder, pipeline: Pipeline, info: EngineInfo) -> None:
+    def __init__(
+        self, builder: RequestBuilder, pipeline: Pipeline, info: EngineInfo, tenants: Tenants
+    ) -> None:
+        self._tenants = tenants
         self._builder = builder
         self._pipeline = pipeline
         self._info = info
@@ -35,6 +40,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 wire.options_from_pb(request.sampling),
                 model=request.model,
                 policy=request.policy,
+                salt=self._tenants.salt(caller().uri),
             )
             async with aclosing(self._pipeline.generate(built, context.time_remaining())) as events:
                 async for event in events:

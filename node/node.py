@@ -30,6 +30,7 @@ from node.decisions import DecisionFeed
 from node.errors import StartupError
 from node.forwarding import Forwarder
 from node.grpc_server import GrpcServer
+from node.http.api_keys import ApiKeys
 from node.http.application import make_application
 from node.http.server import HttpServer
 from node.in_flight import InFlight
@@ -43,6 +44,7 @@ from node.prompt_hasher import PromptHasher
 from node.request import Request
 from node.request_builder import RequestBuilder
 from node.state import RunningNode, StateDir
+from node.tenants import Tenants
 from node.version import VERSION
 from overlay.core.errors import OverlayError
 from overlay.core.router import Router
@@ -69,6 +71,7 @@ class Node:
     pipeline: Pipeline
     hasher: PromptHasher
     router: Router
+    tenants: Tenants
     grpc_server: GrpcServer
     http_server: HttpServer
 
@@ -101,11 +104,13 @@ class Node:
         self.state.create()
         self.state.lock()
         self._stack.callback(self.state.release)
+        self._api_keys = ApiKeys(config.api_keys) if config.api_keys else None
         self.credentials = self._load_credentials()
+        self.tenants = Tenants(self.credentials.block_hash_key, isolated=config.isolate_tenants)
         # Both ports are claimed before the model loads: a port in use is told at once.
         self.grpc_server = GrpcServer(self.listen_host, config.grpc_port, self.credentials)
         self._stack.push_async_callback(self.grpc_server.stop)
-        http_socket = self._stack.enter_context(_listening_socket(config.http_port))
+        http_socket = self._stack.enter_context(_listening_socket(config.http_listen, config.http_port))
         tokenizer = await self._start_engine()
         await self._start_mesh(http_socket)
         self._make_pipeline(tokenizer)
@@ -157,7 +162,7 @@ class Node:
                 seeds=self.config.peer,
                 model=info.namespace.model,
                 model_name=info.model_name,
-                http_url=f"http://{LOOPBACK}:{http_port}" if self.is_loopback else "",
+                http_url=self._http_url(http_port) if self.is_loopback or self.config.http_cert else "",
                 state_dir=self.state.path,
                 mdns=self.config.mdns,
             ),
@@ -187,7 +192,7 @@ class Node:
 
     async def _open_doors(self, http_socket: socket.socket) -> None:
         server = self.grpc_server
-        server.add(InferenceService(self.builder, self.pipeline, self.engine.info))
+        server.add(InferenceService(self.builder, self.pipeline, self.engine.info, self.tenants))
         server.add(OverlayService(self.mesh, self.engine, self.admission, self.in_flight, self.metrics))
         server.add(AdminService(self))
         register_node_metrics(self)
@@ -195,9 +200,15 @@ class Node:
         await self.mesh.start()
         self._stack.push_async_callback(self.mesh.leave)
         application = make_application(
-            self.builder, self.pipeline, self.engine.info, self.admission, self.metrics
+            self.builder,
+            self.pipeline,
+            self.engine.info,
+            self.admission,
+            self.metrics,
+            self.tenants,
+            self._api_keys,
         )
-        self.http_server = HttpServer(application, http_socket)
+        self.http_server = HttpServer(application, http_socket, self.config.http_cert, self.config.http_key)
         await self.http_server.start()
         self._stack.push_async_callback(self.http_server.stop)
         self.state.announce(RunningNode(os.getpid(), self.node_id, self.grpc_address, self.http_url))
@@ -222,7 +233,11 @@ class Node:
 
     @property
     def http_url(self) -> str:
-        return f"http://{LOOPBACK}:{self.http_server.port}"
+        return self._http_url(self.http_server.port)
+
+    def _http_url(self, port: int) -> str:
+        host, scheme = self.config.http_listen, "https" if self.config.http_cert else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def begin_drain(self) -> None:
         """No new work from now on, and the peers are told; `run` ends once what runs has finished."""
@@ -308,12 +323,12 @@ class Node:
         )
 
 
-def _listening_socket(port: int) -> socket.socket:
-    """A bound socket on loopback; raises StartupError when the port is taken."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _listening_socket(host: str, port: int) -> socket.socket:
+    """A bound socket; raises StartupError when the port is taken."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((LOOPBACK, port))
+        listener.bind((host, port))
         listener.listen(128)
     except OSError as error:
         listener.close()

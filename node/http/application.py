@@ -15,8 +15,9 @@ from starlette.exceptions import HTTPException
 
 from engine.interface import EngineInfo
 from node.admission import Admission
-from node.errors import InvalidRequestError, OverloadedError, RequestError
+from node.errors import InvalidRequestError, OverloadedError, RequestError, UnauthenticatedError
 from node.grpc_errors import engine_errors_as_request_errors
+from node.http.api_keys import ApiKeys
 from node.http.body_limit import BodyLimit
 from node.http.disconnect import ClientGoneError, until_disconnect
 from node.http.openai import AnswerFormat, error_object, route_headers
@@ -25,6 +26,7 @@ from node.metrics import Metrics
 from node.pipeline import Pipeline
 from node.request import Done, Event, Request, Route
 from node.request_builder import Prompt, RequestBuilder
+from node.tenants import Tenants
 from node.version import VERSION
 
 CLIENT_CLOSED_REQUEST = 499
@@ -32,11 +34,17 @@ MAX_BODY_BYTES = 4 << 20
 
 
 def make_application(
-    builder: RequestBuilder, pipeline: Pipeline, info: EngineInfo, admission: Admission, metrics: Metrics
+    builder: RequestBuilder,
+    pipeline: Pipeline,
+    info: EngineInfo,
+    admission: Admission,
+    metrics: Metrics,
+    tenants: Tenants,
+    api_keys: ApiKeys | None = None,
 ) -> FastAPI:
-    """The whole HTTP door as an ASGI application."""
+    """The whole HTTP door as an ASGI application; without `api_keys` whoever reaches it may use it."""
     application = FastAPI(title="rumormill", version=VERSION, openapi_url="/openapi.json", redoc_url=None)
-    door = _Door(builder, pipeline, info)
+    door = _Door(builder, pipeline, info, tenants, api_keys)
 
     @application.post("/v1/chat/completions", response_model=None)
     async def chat_completions(body: ChatBody, http: HttpRequest) -> Response:
@@ -48,7 +56,8 @@ def make_application(
         return await door.answer(body.prompt, body, http, chat=False)
 
     @application.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    async def models(http: HttpRequest) -> dict[str, Any]:
+        door.caller(http)
         model = {"id": info.model_name, "object": "model", "created": 0, "owned_by": "rumormill"}
         return {"object": "list", "data": [{**model, "max_model_len": info.context_tokens}]}
 
@@ -59,7 +68,8 @@ def make_application(
         return JSONResponse({"status": "ok"})
 
     @application.get("/metrics")
-    async def prometheus() -> Response:
+    async def prometheus(http: HttpRequest) -> Response:
+        door.caller(http)
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     application.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
@@ -70,7 +80,16 @@ def make_application(
 class _Door:
     """Answers generation requests."""
 
-    def __init__(self, builder: RequestBuilder, pipeline: Pipeline, info: EngineInfo) -> None:
+    def __init__(
+        self,
+        builder: RequestBuilder,
+        pipeline: Pipeline,
+        info: EngineInfo,
+        tenants: Tenants,
+        api_keys: ApiKeys | None,
+    ) -> None:
+        self._tenants = tenants
+        self._api_keys = api_keys
         self._builder = builder
         self._pipeline = pipeline
         self._info = info
@@ -78,7 +97,8 @@ class _Door:
     async def answer(
         self, prompt: Prompt, body: GenerationBody, http: HttpRequest, *, chat: bool
     ) -> Response:
-        request = self._builder.build(prompt, body.sampling(), model=body.model)
+        salt = self._tenants.salt(self.caller(http))
+        request = self._builder.build(prompt, body.sampling(), model=body.model, salt=salt)
         style = AnswerFormat(request, self._info.model_name, chat=chat, include_usage=body.include_usage)
         try:
             if body.stream:
@@ -86,6 +106,12 @@ class _Door:
             return await until_disconnect(http, self._whole(request, style))
         except ClientGoneError:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    def caller(self, http: HttpRequest) -> str:
+        """Who calls, for tenant isolation; raises UnauthenticatedError."""
+        if self._api_keys is None:
+            return "http"
+        return f"http/{self._api_keys.identify(http.headers.get('authorization', ''))}"
 
     async def _streamed(self, request: Request, style: AnswerFormat) -> Response:
         """Waits for the first token, so that a request that can't be served gets a status of its own."""
@@ -135,6 +161,8 @@ def _handle_errors(application: FastAPI) -> None:
         headers = {}
         if isinstance(error, OverloadedError):
             headers["retry-after"] = str(max(round(error.retry_after_s), 1))
+        if isinstance(error, UnauthenticatedError):
+            headers["www-authenticate"] = "Bearer"
         return JSONResponse(error_object(error), status_code=error.http_status, headers=headers)
 
     @application.exception_handler(RequestValidationError)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -26,9 +28,16 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves an application until stopped."""
+    """Serves an application until stopped, over TLS when it has a certificate."""
 
-    def __init__(self, application: FastAPI, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        application: FastAPI,
+        listener: socket.socket,
+        certificate: Path | None = None,
+        key: Path | None = None,
+    ) -> None:
+        _check_chain(certificate, key)
         self.port: int = listener.getsockname()[1]
         self._listener = listener
         self._server = _Server(
@@ -41,6 +50,8 @@ class HttpServer:
                 limit_concurrency=MAX_CONNECTIONS,
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 timeout_graceful_shutdown=STOP_GRACE_SECONDS,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
             )
         )
         self._task: asyncio.Task[None] | None = None
@@ -57,3 +68,15 @@ class HttpServer:
         if self._task is not None:
             self._server.should_exit = True
             await self._task
+
+
+def _check_chain(certificate: Path | None, key: Path | None) -> None:
+    """Raises StartupError for a certificate and key that don't work together."""
+    if certificate is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise StartupError(
+            f"--http-cert {certificate} and --http-key {key} can't be used: {error.strerror or error}"
+        ) from None

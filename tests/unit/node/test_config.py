@@ -54,6 +54,21 @@ def test_a_bad_value_names_its_option(option: str, value: object) -> None:
         make_config({option: value})
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"http_listen": "0.0.0.0"},
+        {"http_listen": "192.0.2.1", "api_keys": "keys"},
+        {"http_listen": "::", "http_cert": "c", "http_key": "k"},
+        {"http_cert": "c"},
+        {"certs": "c", "token": "t"},
+    ],
+)
+def test_what_would_be_open_to_anybody_is_refused(values: dict[str, str]) -> None:
+    with pytest.raises(StartupError):
+        make_config(values)
+
+
 def test_every_option_is_on_the_command_line_with_its_environment_variable() -> None:
     text = CliRunner().invoke(up, ["--help"]).output
     for field in NodeConfig.model_fields:

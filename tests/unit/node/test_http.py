@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
 
 from engine.tokenizer import Tokenizer
+from node.http.api_keys import ApiKeys
 from node.http.application import MAX_BODY_BYTES, make_application
 from node.request_builder import RequestBuilder
+from node.tenants import Tenants
 from tests.unit.node.fakes import INFO, FakeEngine, FakeTokenizer, continuation
 from tests.unit.node.test_pipeline import World
 
@@ -26,16 +29,20 @@ class ChatTokenizer(FakeTokenizer):
 class Door:
     """An HTTP client of one node's application."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, keys: ApiKeys | None = None, *, isolated: bool = False) -> None:
         self.world = world
         builder = RequestBuilder(cast(Tokenizer, ChatTokenizer()), INFO)
-        application = make_application(builder, world.pipeline, INFO, world.admission, world.metrics)
+        tenants = Tenants(b"k" * 32, isolated=isolated)
+        application = make_application(
+            builder, world.pipeline, INFO, world.admission, world.metrics, tenants, keys
+        )
         transport = httpx.ASGITransport(application)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://node")
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+    async def post(self, path: str, body: Mapping[str, Any], key: str = "") -> httpx.Response:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
         async with self.client as client:
-            return await client.post(path, json=body)
+            return await client.post(path, json=body, headers=headers)
 
 
 EXPECTED = FakeTokenizer().decode(continuation((72, 105), 4))
@@ -121,3 +128,42 @@ async def test_health_turns_while_draining() -> None:
         assert (await client.get("/health")).status_code == 503
         assert (await client.get("/nowhere")).json()["error"]["type"] == "invalid_request_error"
         assert "rumormill_requests_total" in (await client.get("/metrics")).text
+
+
+KEYS = {"ada": "a" * 32, "bob": "b" * 32}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> ApiKeys:
+    file = tmp_path / "keys"
+    file.touch(mode=0o600)
+    file.write_text("".join(f"{name} {key}\n" for name, key in KEYS.items()))
+    return ApiKeys(file)
+
+
+@pytest.mark.parametrize("key", ["", "wrong", "a" * 31, "A" * 32])
+async def test_with_api_keys_only_their_holders_are_served(keys: ApiKeys, key: str) -> None:
+    refused = await Door(World(), keys).post("/v1/chat/completions", CHAT, key)
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert "API key" in refused.json()["error"]["message"]
+    assert (await Door(World(), keys).post("/v1/chat/completions", CHAT, KEYS["ada"])).status_code == 200
+
+
+async def test_without_a_key_only_health_is_told(keys: ApiKeys) -> None:
+    async with Door(World(), keys).client as client:
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/metrics")).status_code == 401
+        assert (await client.get("/v1/models")).status_code == 401
+
+
+async def test_isolated_callers_never_share_a_namespace(keys: ApiKeys) -> None:
+    salts = {}
+    for isolated in (True, False):
+        for name, key in KEYS.items():
+            world = World()
+            await Door(world, keys, isolated=isolated).post("/v1/chat/completions", CHAT, key)
+            salts[isolated, name] = world.engine.submitted[0].namespace.salt
+    assert salts[True, "ada"] != salts[True, "bob"]
+    assert all(len(salts[True, name]) == 16 for name in KEYS)
+    assert salts[False, "ada"] == salts[False, "bob"] == b""

@@ -1,0 +1,58 @@
+"""The key file: what it may hold, and that it can change while the node runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.errors import StartupError, UnauthenticatedError
+from node.http.api_keys import ApiKeys
+
+OLD, NEW = "o" * 32, "n" * 32
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "keys"
+    path.touch(mode=0o600)
+    path.write_text(f"# people\nada {OLD}  # until spring\n")
+    return path
+
+
+def test_a_key_names_its_holder(file: Path) -> None:
+    assert ApiKeys(file).identify(f"Bearer {OLD}") == "ada"
+    assert ApiKeys(file).identify(f"bearer {OLD}") == "ada"
+    for wrong in ("", OLD, f"Basic {OLD}", f"Bearer {NEW}", "Bearer "):
+        with pytest.raises(UnauthenticatedError):
+            ApiKeys(file).identify(wrong)
+
+
+def test_keys_change_with_the_file_and_a_damaged_file_changes_nothing(file: Path) -> None:
+    keys = ApiKeys(file)
+    file.write_text("ada short\n")
+    assert keys.identify(f"Bearer {OLD}") == "ada"
+    file.write_text(f"ada {NEW}\nada-old {OLD}\n")
+    assert keys.identify(f"Bearer {NEW}") == "ada"
+    assert keys.identify(f"Bearer {OLD}") == "ada-old"
+    file.write_text(f"ada {NEW} # alone now\n")
+    with pytest.raises(UnauthenticatedError):
+        keys.identify(f"Bearer {OLD}")
+    file.unlink()
+    assert keys.identify(f"Bearer {NEW}") == "ada"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("", "no key"), ("ada\n", "line 1"), ("ada short\n", "under 20"), (f"a b {OLD}\n", "line 1")],
+)
+def test_a_bad_file_is_refused_at_start(file: Path, text: str, says: str) -> None:
+    file.write_text(text)
+    with pytest.raises(StartupError, match=says):
+        ApiKeys(file)
+
+
+def test_a_file_that_others_can_read_is_refused(file: Path) -> None:
+    file.chmod(0o644)
+    with pytest.raises(StartupError, match="chmod 600"):
+        ApiKeys(file)
