@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import grpc.aio
 
+from engine.process import EngineProcess
 from node import wire
+from node.admission import Admission
 from node.authorization import caller
+from node.decisions import DecisionFeed
 from node.grpc_errors import grpc_statuses
-from node.request_builder import SamplingOptions
+from node.in_flight import InFlight
+from node.own_blocks import OwnBlocks
+from node.request import Request
+from node.request_builder import RequestBuilder, SamplingOptions
+from node.tenants import Tenants
+from node.version import VERSION
+from overlay.core.router import Router
+from overlay.core.routing import Decision
 from overlay.core.views import PeerState, PeerView
 from overlay.net.codec import encode_load
+from overlay.net.mesh import Mesh
 from rumormill.v1 import admin_pb2, admin_pb2_grpc, overlay_pb2
-
-if TYPE_CHECKING:
-    from node.node import Node
 
 MEMBER_STATES = {
     PeerState.CANDIDATE: overlay_pb2.MEMBER_STATE_UNSPECIFIED,
@@ -28,10 +38,32 @@ MEMBER_STATES = {
 }
 
 
+class Administered(Protocol):
+    """What an operator looks at and steers: a node, once it has started."""
+
+    admission: Admission
+    blocks: OwnBlocks
+    builder: RequestBuilder
+    decisions: DecisionFeed
+    engine: EngineProcess
+    in_flight: InFlight
+    mesh: Mesh
+    router: Router
+    started_at: float
+    tenants: Tenants
+
+    @property
+    def http_url(self) -> str: ...
+
+    def begin_drain(self) -> None: ...
+
+    def explain(self, request: Request) -> Decision: ...
+
+
 class AdminService(admin_pb2_grpc.AdminServicer):
     """Looks at one node, and stops it gently."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Administered) -> None:
         self._node = node
 
     async def GetStatus(
@@ -39,16 +71,18 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         request: admin_pb2.GetStatusRequest,
         context: grpc.aio.ServicerContext[admin_pb2.GetStatusRequest, admin_pb2.GetStatusResponse],
     ) -> admin_pb2.GetStatusResponse:
-        return self._node.status()
+        return _status(self._node)
 
     async def ListPeers(
         self,
         request: admin_pb2.ListPeersRequest,
         context: grpc.aio.ServicerContext[admin_pb2.ListPeersRequest, admin_pb2.ListPeersResponse],
     ) -> admin_pb2.ListPeersResponse:
-        node = self._node
+        node, now = self._node, time.monotonic()
         return admin_pb2.ListPeersResponse(
-            peers=[_peer(peer, node.quarantined_s(peer)) for peer in node.mesh.peers()]
+            peers=[
+                _peer(peer, node.router.quarantine.remaining(peer.node_id, now)) for peer in node.mesh.peers()
+            ]
         )
 
     async def ExplainRoute(
@@ -94,6 +128,28 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ) -> admin_pb2.DrainResponse:
         self._node.begin_drain()
         return admin_pb2.DrainResponse(running=self._node.in_flight.count)
+
+
+def _status(node: Administered) -> admin_pb2.GetStatusResponse:
+    load = node.mesh.own_load()
+    totals = Counter[str]()
+    for (direction, _kind), count in node.mesh.gossip_bytes.items():
+        totals[direction] += count
+    return admin_pb2.GetStatusResponse(
+        node_id=node.mesh.node_id,
+        mesh_id=node.mesh.mesh_id,
+        version=VERSION,
+        model=wire.model_to_pb(node.engine.info),
+        policy=node.router.policy,
+        uptime_s=time.monotonic() - node.started_at,
+        epoch=load.epoch,
+        load=encode_load(load),
+        cached_blocks=len(node.blocks),
+        addresses=[overlay_pb2.Address(host=a.host, port=a.port) for a in node.mesh.addresses],
+        gossip_bytes=totals,
+        http_url=node.http_url,
+        draining=node.admission.draining,
+    )
 
 
 def _peer(peer: PeerView, quarantined_s: float) -> admin_pb2.Peer:

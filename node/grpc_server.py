@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from certs.credentials import Credentials
-from node.admin_service import AdminService
 from node.authorization import Authorization
 from node.errors import StartupError
-from node.inference_service import InferenceService
-from node.overlay_service import OverlayService
-from rumormill.v1 import admin_pb2_grpc, inference_pb2_grpc, overlay_pb2_grpc
 
 MAX_MESSAGE_BYTES = 4 << 20
 """gRPC's own default, stated: a prompt of a million tokens fits, a flood doesn't."""
@@ -27,7 +26,7 @@ STOP_GRACE_SECONDS = 0.5
 
 SERVICES = ("rumormill.v1.Inference", "rumormill.v1.Overlay", "rumormill.v1.Admin")
 
-Service = InferenceService | OverlayService | AdminService
+Service = TypeVar("Service")
 
 
 class GrpcServer:
@@ -60,13 +59,9 @@ class GrpcServer:
         names = (*SERVICES, "grpc.health.v1.Health", reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
 
-    def add(self, service: Service) -> None:
-        if isinstance(service, InferenceService):
-            inference_pb2_grpc.add_InferenceServicer_to_server(service, self._server)
-        elif isinstance(service, OverlayService):
-            overlay_pb2_grpc.add_OverlayServicer_to_server(service, self._server)
-        else:
-            admin_pb2_grpc.add_AdminServicer_to_server(service, self._server)
+    def add(self, add_to_server: Callable[[Service, grpc.aio.Server], None], service: Service) -> None:
+        """Adds a servicer with its generated `add_..._to_server`, before `start`."""
+        add_to_server(service, self._server)
 
     async def start(self) -> None:
         await self._server.start()

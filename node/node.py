@@ -21,7 +21,6 @@ from engine.errors import EngineError
 from engine.interface import BlockEvents, EngineStats
 from engine.process import EngineProcess
 from engine.tokenizer import Tokenizer
-from node import wire
 from node.addresses import advertised_addresses, is_loopback
 from node.admin_service import AdminService
 from node.admission import Admission
@@ -35,8 +34,8 @@ from node.http.application import make_application
 from node.http.server import HttpServer
 from node.in_flight import InFlight
 from node.inference_service import InferenceService
+from node.live_metrics import register_live_metrics
 from node.metrics import Metrics
-from node.node_metrics import register_node_metrics
 from node.overlay_service import OverlayService
 from node.own_blocks import OwnBlocks
 from node.pipeline import Pipeline
@@ -45,15 +44,13 @@ from node.request import Request
 from node.request_builder import RequestBuilder
 from node.state import RunningNode, StateDir
 from node.tenants import Tenants
-from node.version import VERSION
 from overlay.core.errors import OverlayError
 from overlay.core.router import Router
 from overlay.core.routing import Decision
 from overlay.core.types import Address, Epoch, Load, NodeId
-from overlay.core.views import MemberChanged, Notification, PeerView
-from overlay.net.codec import encode_load
+from overlay.core.views import MemberChanged, Notification
 from overlay.net.mesh import Mesh, MeshOptions
-from rumormill.v1 import admin_pb2, overlay_pb2
+from rumormill.v1 import admin_pb2_grpc, inference_pb2_grpc, overlay_pb2_grpc
 
 log = logging.getLogger("rumormill.node")
 
@@ -83,7 +80,7 @@ class Node:
         self.blocks = OwnBlocks()
         self.decisions = DecisionFeed()
         self.metrics = Metrics()
-        self._started_at = time.monotonic()
+        self.started_at = time.monotonic()
         self._stop_requested = asyncio.Event()
         self._stack = AsyncExitStack()
         self.in_flight = InFlight()
@@ -192,10 +189,16 @@ class Node:
 
     async def _open_doors(self, http_socket: socket.socket) -> None:
         server = self.grpc_server
-        server.add(InferenceService(self.builder, self.pipeline, self.engine.info, self.tenants))
-        server.add(OverlayService(self.mesh, self.engine, self.admission, self.in_flight, self.metrics))
-        server.add(AdminService(self))
-        register_node_metrics(self)
+        server.add(
+            inference_pb2_grpc.add_InferenceServicer_to_server,
+            InferenceService(self.builder, self.pipeline, self.engine.info, self.tenants),
+        )
+        server.add(
+            overlay_pb2_grpc.add_OverlayServicer_to_server,
+            OverlayService(self.mesh, self.engine, self.admission, self.in_flight, self.metrics),
+        )
+        server.add(admin_pb2_grpc.add_AdminServicer_to_server, AdminService(self))
+        register_live_metrics(self.metrics, self.mesh, self.engine)
         await server.start()
         await self.mesh.start()
         self._stack.push_async_callback(self.mesh.leave)
@@ -268,33 +271,6 @@ class Node:
     def explain(self, request: Request) -> Decision:
         """What would be decided for a request now."""
         return self.router.decide(self.hasher.query(request), time.monotonic(), policy=request.policy)
-
-    def quarantined_s(self, peer: PeerView) -> float:
-        return self.router.quarantine.remaining(peer.node_id, time.monotonic())
-
-    def status(self) -> admin_pb2.GetStatusResponse:
-        return admin_pb2.GetStatusResponse(
-            node_id=self.node_id,
-            mesh_id=self.mesh.mesh_id,
-            version=VERSION,
-            model=wire.model_to_pb(self.engine.info),
-            policy=self.router.policy,
-            uptime_s=time.monotonic() - self._started_at,
-            load=encode_load(self.mesh.own_load()),
-            epoch=self.mesh.own_load().epoch,
-            cached_blocks=len(self.blocks),
-            addresses=[overlay_pb2.Address(host=a.host, port=a.port) for a in self.mesh.addresses],
-            gossip_bytes=self.gossip_totals(),
-            http_url=self.http_url,
-            draining=self.admission.draining,
-        )
-
-    def gossip_totals(self) -> dict[str, int]:
-        """Bytes of gossip sent and received."""
-        totals = {"sent": 0, "received": 0}
-        for (direction, _kind), count in self.mesh.gossip_bytes.items():
-            totals[direction] += count
-        return totals
 
     def _notice(self, news: Notification) -> None:
         if isinstance(news, MemberChanged) and news.state is None:
