@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from overlay.core.demand import Demand
+from overlay.core.outlook import HORIZON_S, Outlook
 from overlay.core.quarantine import Quarantine
-from overlay.core.routing import Candidate, Decision, Prompt, choose
+from overlay.core.routing import Candidate, Decision, Prompt, choose, prefill_seconds
 from overlay.core.trust import Trust
 from overlay.core.types import BlockHash, Load, NodeId
 from overlay.core.views import PeerView
@@ -104,6 +106,8 @@ class Router:
         self.policy = policy
         self.quarantine = Quarantine()
         self.trust = Trust()
+        self.outlook = Outlook()
+        self.demand = Demand(HORIZON_S)
         self._hearsay = hearsay
         self._model = model
         self._rng = rng
@@ -112,14 +116,29 @@ class Router:
         self._sequence = 0
 
     def decide(
-        self, query: Query, now: float, *, policy: str = "", avoid: Mapping[NodeId, str] | None = None
+        self,
+        query: Query,
+        now: float,
+        *,
+        policy: str = "",
+        avoid: Mapping[NodeId, str] | None = None,
+        learn: bool = True,
     ) -> Decision:
-        """Where a request goes now; `avoid` excludes nodes with a reason each. Changes nothing.
+        """Where a request goes now; `avoid` excludes nodes with a reason each.
 
-        Raises UnknownPolicyError.
+        From real requests the router learns what is asked for and how busy everyone is when it is; a
+        question asked out of curiosity must not `learn`. Raises UnknownPolicyError.
         """
-        prompt = Prompt(query.tokens, query.hashes[0] if query.hashes else None, self._sequence)
-        return choose(policy or self.policy, prompt, self._candidates(query, now, avoid or {}), self._rng)
+        first = query.hashes[0] if query.hashes else None
+        prompt = Prompt(query.tokens, first, self._sequence, self.outlook.usual_tokens)
+        candidates = self._candidates(query, now, avoid or {})
+        if learn:
+            self._sample(candidates, now)
+        decision = choose(policy or self.policy, prompt, candidates, self._rng)
+        if learn:
+            self.demand.asked(query.hashes, now)
+            self.outlook.asked(decision.chosen.uncached_tokens)
+        return decision
 
     def attempt(self, decision: Decision) -> Attempt:
         """Carries a decision for a peer out: the caller sends the request and reports on the attempt."""
@@ -147,37 +166,61 @@ class Router:
         self._leases.pop(node_id, None)
         self.quarantine.forget(node_id)
         self.trust.forget(node_id)
+        self.outlook.forget(node_id)
 
     def _load_of(self, node_id: NodeId) -> Load | None:
         return next((peer.load for peer in self._hearsay.peers() if peer.node_id == node_id), None)
 
+    def _sample(self, candidates: Sequence[Candidate], now: float) -> None:
+        """Notes how busy every node is at the moment of a request."""
+        outlook, weight = self.outlook, self.outlook.weigh(now)
+        for candidate in candidates:
+            load = candidate.load
+            ahead = load.queued_prefill_tokens + candidate.reserved_tokens
+            usual_s = candidate.rtt_s + prefill_seconds(ahead + outlook.usual_tokens, load)
+            outlook.sampled(candidate.node_id, weight, ahead > 0, usual_s)
+
     def _candidates(self, query: Query, now: float, avoid: Mapping[NodeId, str]) -> list[Candidate]:
-        own_id = self._hearsay.node_id
+        own_id, matches = self._hearsay.node_id, self._hearsay.match(query.hashes)
+        own_blocks = max(query.own_cached_tokens // query.block_size, matches.get(own_id, 0))
         candidates = [
             Candidate(
                 node_id=own_id,
                 load=self._hearsay.own_load(),
-                claimed_tokens=query.own_cached_tokens,
+                claimed_tokens=own_blocks * query.block_size,
                 is_self=True,
                 excluded=avoid.get(own_id, ""),
+                utilisation=self.outlook.utilisation(own_id),
+                usual_s=self.outlook.usual_s(own_id),
+                demand=self._demand(query, own_blocks, now),
             )
         ]
-        matches = self._hearsay.match(query.hashes)
         for peer in self._hearsay.peers():
             if peer.load is None:
                 continue
+            blocks = matches.get(peer.node_id, 0)
             candidates.append(
                 Candidate(
                     node_id=peer.node_id,
                     load=peer.load,
-                    claimed_tokens=matches.get(peer.node_id, 0) * query.block_size,
+                    claimed_tokens=blocks * query.block_size,
                     trust=self.trust.of(peer.node_id, now),
                     rtt_s=peer.rtt_s or 0.0,
                     reserved_tokens=self._reserved.get(peer.node_id, 0),
                     excluded=avoid.get(peer.node_id, "") or self._exclusion(peer, peer.load, now),
+                    utilisation=self.outlook.utilisation(peer.node_id),
+                    usual_s=self.outlook.usual_s(peer.node_id),
+                    demand=self._demand(query, blocks, now),
                 )
             )
         return candidates
+
+    def _demand(self, query: Query, blocks: int, now: float) -> float:
+        """Requests expected for the leading `blocks` of a prompt, if peers are asked as often as here."""
+        if not blocks:
+            return 0.0
+        nodes = len(self._hearsay.peers()) + 1
+        return self.demand.of(query.hashes[min(blocks, len(query.hashes)) - 1], now) * nodes
 
     def _exclusion(self, peer: PeerView, load: Load, now: float) -> str:
         """Why a peer can't be chosen; empty when it can."""

@@ -1,12 +1,20 @@
 """Which node answers a request: a pure function of what this node knows, with its reasons.
 
-The estimate every policy is shown is the time to first token: network round trip, plus the prefill
-queued ahead, plus the prompt tokens not cached there at that node's own measured rate.
+The estimate that every policy is shown is the time to first token: network round trip, plus the prefill
+queued ahead, plus the prompt tokens not cached there, at that node's own measured rate.
 
-`cost` adds what the choice costs others. Prefill that a cached prefix would have saved delays whoever
-comes next by as long as it takes, if the mesh is busy, and nobody if it is idle; so it counts once more,
-times the share of nodes that are busy. Without this every node, to spare its own request a short wait,
-computes prefixes that a peer has, and all wait longer.
+`cost` adds what a choice does to others, in both directions.
+
+Burden. A prefill of W seconds on a queue of V delays everyone who comes until that queue is empty again.
+At utilisation u and S seconds per request, u/S come a second, and the queue lasts (V + W/2) / (1 - u): so
+W x u/(1 - u) x (V + W/2)/S. (It is the difference that W makes to the value function of the M/G/1 queue;
+Hyytia, Penttinen and Aalto, EJOR 2012, dispatch by it.) An idle mesh has no burden and each request may
+be selfish; a busy one computes nothing twice and keeps queues level, because both cost all who follow.
+
+Worth. A prefix computed on a second node can be answered from there later. If d requests for it are to be
+expected, and a usual request is answered g seconds sooner there than where the prefix is now, that copy is
+worth d x g, and is made once that is more than it costs. So what is popular spreads to idle nodes, what is
+asked for once stays where it is, and nothing is copied between nodes that are equally busy.
 """
 
 from __future__ import annotations
@@ -24,6 +32,10 @@ NEAR_TIE_FRACTION = 0.05
 NEAR_TIE_SECONDS = 0.003
 """Absolute part of a near-tie, about the noise of one RPC between two Python processes."""
 
+FULL = 0.9
+"""Utilisation above which no difference is made: the queue's end is out of sight, and the formula's
+1/(1 - u) would let one sample more or less decide."""
+
 
 class UnknownPolicyError(ValueError):
     """No routing policy has this name."""
@@ -34,11 +46,15 @@ class UnknownPolicyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What routing may know of a request: its length, its first block, and a serial number."""
+    """What routing may know of a request: its length, its first block, and a serial number.
+
+    `usual_tokens` of a usual prompt are not cached where it goes; 0 says that there was none yet.
+    """
 
     tokens: int
     first_block: BlockHash | None = None
     sequence: int = 0
+    usual_tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +69,9 @@ class Candidate:
     trust: float = 1.0  # how far its claims are believed, from 0 to 1
     is_self: bool = False
     excluded: str = ""
+    utilisation: float = 0.0  # share of the time in which it has prompts to compute
+    usual_s: float = 0.0  # average time to first token of a usual request there
+    demand: float = 0.0  # requests expected for as much of the prompt as it claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +86,7 @@ class Estimate:
     rtt_s: float
     queue_s: float
     prefill_s: float
-    burden_s: float  # what this prefill is expected to cost later requests
+    burden_s: float  # what this prefill is expected to cost later requests together
     excluded: str
 
     @property
@@ -96,21 +115,14 @@ class Decision:
         return next(estimate for estimate in self.estimates if estimate.node_id == self.target)
 
 
-def pressure(candidates: Sequence[Candidate]) -> float:
-    """The share of nodes that have work, from 0 (an idle mesh) to 1."""
-    loads = [(candidate.load, candidate.reserved_tokens) for candidate in candidates]
-    busy = sum(bool(load.running or load.waiting or reserved) for load, reserved in loads)
-    return busy / len(loads)
-
-
-def estimate(prompt: Prompt, candidate: Candidate, pressure: float = 0.0) -> Estimate:
-    """The expected time to first token of `prompt` on `candidate`, and its burden under `pressure`."""
+def estimate(prompt: Prompt, candidate: Candidate) -> Estimate:
+    """The expected time to first token of `prompt` on `candidate`, and what that costs others."""
     load = candidate.load
     claimed = min(candidate.claimed_tokens, max(prompt.tokens - 1, 0))
     cached = round(claimed * candidate.trust)
     uncached = prompt.tokens - cached
-    ahead = load.queued_prefill_tokens + candidate.reserved_tokens
-    prefill_s = _prefill_seconds(uncached, load)
+    queue_s = prefill_seconds(load.queued_prefill_tokens + candidate.reserved_tokens, load)
+    prefill_s = prefill_seconds(uncached, load)
     return Estimate(
         node_id=candidate.node_id,
         is_self=candidate.is_self,
@@ -118,14 +130,22 @@ def estimate(prompt: Prompt, candidate: Candidate, pressure: float = 0.0) -> Est
         cached_tokens=cached,
         uncached_tokens=uncached,
         rtt_s=candidate.rtt_s,
-        queue_s=_prefill_seconds(ahead, load),
+        queue_s=queue_s,
         prefill_s=prefill_s,
-        burden_s=pressure * prefill_s,
+        burden_s=_burden(prompt, candidate, queue_s, prefill_s),
         excluded=candidate.excluded,
     )
 
 
-def _prefill_seconds(tokens: int, load: Load) -> float:
+def _burden(prompt: Prompt, candidate: Candidate, queue_s: float, prefill_s: float) -> float:
+    usual_s = prefill_seconds(prompt.usual_tokens, candidate.load)
+    if not usual_s:
+        return 0.0
+    busy = min(candidate.utilisation, FULL)
+    return prefill_s * busy / (1.0 - busy) * (queue_s + prefill_s / 2) / usual_s
+
+
+def prefill_seconds(tokens: float, load: Load) -> float:
     """Seconds to prefill `tokens`; every step of a chunked prefill also decodes what runs."""
     seconds = tokens * load.seconds_per_prefill_token
     if load.running and load.prefill_tokens_per_step:
@@ -141,9 +161,8 @@ def choose(policy: str, prompt: Prompt, candidates: Sequence[Candidate], rng: ra
     """
     if policy not in POLICIES:
         raise UnknownPolicyError(policy)
-    share = pressure(candidates)
     estimates = sorted(
-        (estimate(prompt, candidate, share) for candidate in candidates),
+        (estimate(prompt, candidate) for candidate in candidates),
         key=lambda e: (bool(e.excluded), e.cost_s, not e.is_self, e.node_id),
     )
     own = next(e for e in estimates if e.is_self)
@@ -166,6 +185,8 @@ Policy = Callable[[Prompt, list[Estimate], Loads, random.Random], tuple[Estimate
 def _cost(
     prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random
 ) -> tuple[Estimate, str]:
+    if copy := _worthwhile_copy(estimates, loads):
+        return copy
     best = estimates[0].cost_s
     near = [e for e in estimates if e.cost_s <= best * (1 + NEAR_TIE_FRACTION) + NEAR_TIE_SECONDS]
     chosen = rng.choice(near)
@@ -175,8 +196,28 @@ def _cost(
     other = estimates[1]
     instead = f"{_name(other)} would take {other.total_s * 1000:.0f} ms"
     if other.total_s < chosen.total_s:
-        instead += " but compute again what is cached here"
+        instead += " and delay others more"
     return chosen, f"{seconds}; {instead}"
+
+
+def _worthwhile_copy(estimates: list[Estimate], loads: Loads) -> tuple[Estimate, str] | None:
+    """A node that should compute what another has cached, since that pays for those who come after."""
+    best = estimates[0]
+    holder = loads[best.node_id]
+    if not holder.demand:
+        return None
+
+    def profit(e: Estimate) -> float:
+        sooner_s = holder.usual_s - loads[e.node_id].usual_s
+        return holder.demand * sooner_s - (e.cost_s - best.cost_s)
+
+    shorter = [e for e in estimates if e.claimed_tokens < best.claimed_tokens]
+    chosen = max(shorter, key=profit, default=best)
+    if chosen is best or profit(chosen) <= NEAR_TIE_SECONDS:
+        return None
+    sooner_ms = (holder.usual_s - loads[chosen.node_id].usual_s) * 1000
+    reason = f"{chosen.total_s * 1000:.0f} ms expected; a copy for {holder.demand:.0f} more requests"
+    return chosen, f"{reason}, each {sooner_ms:.0f} ms sooner than at {_name(best)}"
 
 
 def _longest_prefix(

@@ -164,6 +164,22 @@ def test_a_peer_whose_claims_come_true_is_believed() -> None:
     assert scene.cached(A) == 480
 
 
+def test_a_curious_question_teaches_nothing() -> None:
+    scene = Scene(Told(matches={A: 20}))
+    scene.router.decide(Query(512, HASHES, 16, 0), scene.now, learn=False)
+    assert scene.router.outlook.usual_tokens == 0
+    assert scene.router.demand.of(HASHES[0], scene.now) == 0
+    scene.decide()
+    assert scene.router.outlook.usual_tokens > 0
+    assert scene.router.demand.of(HASHES[0], scene.now) == 1
+
+
+def test_a_prompt_that_was_just_sent_to_this_node_counts_as_cached_here() -> None:
+    own = NodeId("self")
+    scene = Scene(Told(matches={own: 20}))
+    assert scene.cached(own) == 320
+
+
 def test_the_departed_are_forgotten() -> None:
     scene = Scene(Told(matches={A: 30}))
     attempt = scene.router.attempt(scene.decide())

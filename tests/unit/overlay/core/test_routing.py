@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -97,6 +98,7 @@ def test_every_policy_chooses_a_listed_open_node_or_itself(
 def test_cost_is_never_worse_than_a_near_tie_of_the_best(
     prompt: Prompt, mesh: list[Candidate], seed: int
 ) -> None:
+    """As long as no copy is worth more, that is."""
     decision = choose("cost", prompt, mesh, random.Random(seed))
     open_to = [e.cost_s for e in decision.estimates if not e.excluded]
     if open_to:
@@ -137,22 +139,58 @@ def test_a_prefix_that_everyone_holds_decides_nothing() -> None:
     assert min(chosen[n] for n in ("n0", "n1", "n3")) > 60
 
 
+def busy_mesh(utilisation: float, *, queued: int) -> list[Candidate]:
+    """A holder of 512 cached tokens with a queue, and three idle nodes."""
+    nodes = [candidate("self", is_self=True), candidate("a"), candidate("b")]
+    nodes.append(candidate("holder", cached=512, at=load(queued=queued)))
+    return [replace(node, utilisation=utilisation) for node in nodes]
+
+
 def test_a_busy_mesh_waits_a_little_for_a_cached_prefix_and_an_idle_one_has_no_need_to() -> None:
-    prompt, busy = Prompt(600), load(queued=900, running=1, decode=0.0)
-    holder = candidate("holder", cached=512, at=busy)  # 1,976 ms there, 1,200 ms elsewhere
-    idle = [candidate("self", is_self=True), candidate("a"), candidate("b")]
-    assert choose("cost", prompt, [*idle, holder], random.Random(1)).target != "holder"
-    working = [candidate(c.node_id, is_self=c.is_self, at=load(running=1, decode=0.0)) for c in idle]
-    decision = choose("cost", prompt, [*working, holder], random.Random(1))
+    prompt = Prompt(600, usual_tokens=300)  # 1,976 ms at the holder, 1,200 ms elsewhere
+    assert choose("cost", prompt, busy_mesh(0.0, queued=900), random.Random(1)).target != "holder"
+    decision = choose("cost", prompt, busy_mesh(0.6, queued=900), random.Random(1))
     assert decision.target == "holder"
-    assert "compute again" in decision.reason
+    assert "delay others" in decision.reason
 
 
-def test_no_wait_for_a_cached_prefix_is_longer_than_computing_it_twice() -> None:
-    prompt = Prompt(600)
-    holder = candidate("holder", cached=512, at=load(queued=1200, running=1, decode=0.0))
-    working = [candidate("self", is_self=True, at=load(running=1, decode=0.0)), candidate("a")]
-    assert choose("cost", prompt, [*working, holder], random.Random(1)).target != "holder"
+def test_no_mesh_is_so_busy_that_a_cached_prefix_is_worth_any_wait() -> None:
+    prompt = Prompt(600, usual_tokens=300)
+    assert choose("cost", prompt, busy_mesh(1.0, queued=20_000), random.Random(1)).target != "holder"
+
+
+@given(prompts, loads, st.floats(0, 1), st.floats(0, 1))
+def test_burden_grows_with_utilisation_and_is_nothing_on_idle_nodes(
+    prompt: Prompt, at: Load, one: float, other: float
+) -> None:
+    prompt = replace(prompt, usual_tokens=200.0)
+    low, high = sorted((one, other))
+    burdens = [
+        estimate(prompt, replace(candidate("a", at=at), utilisation=u)).burden_s for u in (0.0, low, high)
+    ]
+    assert burdens == sorted(burdens)
+    assert burdens[0] == 0
+
+
+def copying(demand: float, *, usual_here_s: float = 0.2) -> list[Candidate]:
+    """A busy holder of a prefix that takes 1 s to compute, and an idle node."""
+    holder = candidate("holder", cached=512)
+    idle = candidate("self", is_self=True)
+    return [replace(holder, usual_s=0.5, demand=demand), replace(idle, usual_s=usual_here_s)]
+
+
+def test_a_prefix_is_copied_to_an_idler_node_once_enough_requests_will_gain_by_it() -> None:
+    prompt = Prompt(600, usual_tokens=88)
+    assert choose("cost", prompt, copying(3), random.Random(1)).target == "holder"
+    decision = choose("cost", prompt, copying(4), random.Random(1))  # 4 x 300 ms > 1,024 ms
+    assert decision.target == "self"
+    assert "copy for 4 more requests" in decision.reason
+
+
+def test_nothing_is_copied_between_equally_busy_nodes() -> None:
+    prompt = Prompt(600, usual_tokens=88)
+    nodes = copying(1000, usual_here_s=0.5)
+    assert choose("cost", prompt, nodes, random.Random(1)).target == "holder"
 
 
 def test_reservations_count_as_queued_work() -> None:

@@ -1,0 +1,1 @@
+"""Requests in the simulator: the shipped router over modelled engines, workloads and delays."""
