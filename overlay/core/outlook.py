@@ -18,11 +18,13 @@ REQUEST_WEIGHT = 0.05
 
 
 class Outlook:
-    """Averages per node, each sample counting less with age; times in seconds."""
+    """Averages, each sample counting less with age; times in seconds."""
 
     def __init__(self) -> None:
         self.usual_tokens = 0.0
-        self._busy: dict[NodeId, float] = {}
+        """Tokens of a request that are computed, and not found cached."""
+        self.utilisation = 0.0
+        """The share of time for which nodes have prompts to compute, from 0 to 1."""
         self._waits: dict[NodeId, float] = {}
         self._at: float | None = None
         self._samples = 0
@@ -33,26 +35,23 @@ class Outlook:
         self._samples += 1
         return max(1.0 - math.exp(-max(since, 0.0) / HORIZON_S), 1.0 / self._samples)
 
-    def sampled(self, node_id: NodeId, weight: float, busy: bool, usual_s: float) -> None:
-        """A node had prompts to compute or not, and would have taken `usual_s` for a usual request."""
-        before = self._busy.get(node_id, 0.0)
-        self._busy[node_id] = before + weight * (busy - before)
-        wait = self._waits.get(node_id, usual_s)
-        self._waits[node_id] = wait + weight * (usual_s - wait)
+    def sampled(self, node_id: NodeId, weight: float, wait_s: float) -> None:
+        """A usual request would now wait so long on a node."""
+        before = self._waits.get(node_id, wait_s)
+        self._waits[node_id] = before + weight * (wait_s - before)
+
+    def busy(self, weight: float, share: float) -> None:
+        """So many of the nodes have prompts to compute now."""
+        self.utilisation += weight * (share - self.utilisation)
 
     def asked(self, uncached_tokens: int) -> None:
         """A request was routed to where so many of its tokens have to be computed."""
         before = self.usual_tokens or float(uncached_tokens)
         self.usual_tokens = before + REQUEST_WEIGHT * (uncached_tokens - before)
 
-    def utilisation(self, node_id: NodeId) -> float:
-        """The share of time for which a node has prompts to compute, from 0 to 1."""
-        return self._busy.get(node_id, 0.0)
-
-    def usual_s(self, node_id: NodeId) -> float:
-        """The average time to first token of a usual request on a node."""
+    def usual_wait_s(self, node_id: NodeId) -> float:
+        """The average wait of a usual request on a node."""
         return self._waits.get(node_id, 0.0)
 
     def forget(self, node_id: NodeId) -> None:
-        self._busy.pop(node_id, None)
         self._waits.pop(node_id, None)

@@ -130,10 +130,17 @@ class Router:
         question asked out of curiosity must not `learn`. Raises UnknownPolicyError.
         """
         first = query.hashes[0] if query.hashes else None
-        prompt = Prompt(query.tokens, first, self._sequence, self.outlook.usual_tokens)
         candidates = self._candidates(query, now, avoid or {})
         if learn:
             self._sample(candidates, now)
+        prompt = Prompt(
+            query.tokens,
+            first,
+            self._sequence,
+            self.outlook.usual_tokens,
+            self.demand.follow_ups,
+            self.outlook.utilisation,
+        )
         decision = choose(policy or self.policy, prompt, candidates, self._rng)
         if learn:
             self.demand.asked(query.hashes, now)
@@ -173,12 +180,13 @@ class Router:
 
     def _sample(self, candidates: Sequence[Candidate], now: float) -> None:
         """Notes how busy every node is at the moment of a request."""
-        outlook, weight = self.outlook, self.outlook.weigh(now)
+        outlook, weight, busy = self.outlook, self.outlook.weigh(now), 0
         for candidate in candidates:
-            load = candidate.load
-            ahead = load.queued_prefill_tokens + candidate.reserved_tokens
-            usual_s = candidate.rtt_s + prefill_seconds(ahead + outlook.usual_tokens, load)
-            outlook.sampled(candidate.node_id, weight, ahead > 0, usual_s)
+            ahead = candidate.load.queued_prefill_tokens + candidate.reserved_tokens
+            wait_s = prefill_seconds(ahead + outlook.usual_tokens, candidate.load)
+            outlook.sampled(candidate.node_id, weight, wait_s)
+            busy += ahead > 0
+        outlook.busy(weight, busy / len(candidates))
 
     def _candidates(self, query: Query, now: float, avoid: Mapping[NodeId, str]) -> list[Candidate]:
         own_id, matches = self._hearsay.node_id, self._hearsay.match(query.hashes)
@@ -190,8 +198,7 @@ class Router:
                 claimed_tokens=own_blocks * query.block_size,
                 is_self=True,
                 excluded=avoid.get(own_id, ""),
-                utilisation=self.outlook.utilisation(own_id),
-                usual_s=self.outlook.usual_s(own_id),
+                usual_wait_s=self.outlook.usual_wait_s(own_id),
                 demand=self._demand(query, own_blocks, now),
             )
         ]
@@ -208,8 +215,7 @@ class Router:
                     rtt_s=peer.rtt_s or 0.0,
                     reserved_tokens=self._reserved.get(peer.node_id, 0),
                     excluded=avoid.get(peer.node_id, "") or self._exclusion(peer, peer.load, now),
-                    utilisation=self.outlook.utilisation(peer.node_id),
-                    usual_s=self.outlook.usual_s(peer.node_id),
+                    usual_wait_s=self.outlook.usual_wait_s(peer.node_id),
                     demand=self._demand(query, blocks, now),
                 )
             )

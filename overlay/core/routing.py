@@ -3,18 +3,22 @@
 The estimate that every policy is shown is the time to first token: network round trip, plus the prefill
 queued ahead, plus the prompt tokens not cached there, at that node's own measured rate.
 
-`cost` adds what a choice does to others, in both directions.
+`cost` adds what a choice does to others and to what follows.
 
 Burden. A prefill of W seconds on a queue of V delays everyone who comes until that queue is empty again.
 At utilisation u and S seconds per request, u/S come a second, and the queue lasts (V + W/2) / (1 - u): so
-W x u/(1 - u) x (V + W/2)/S. (It is the difference that W makes to the value function of the M/G/1 queue;
-Hyytia, Penttinen and Aalto, EJOR 2012, dispatch by it.) An idle mesh has no burden and each request may
-be selfish; a busy one computes nothing twice and keeps queues level, because both cost all who follow.
+W x u/(1 - u) x (V + W/2)/S. (It is the difference that W makes to the value function of the M/G/1 queue,
+by which Hyytia, Penttinen and Aalto dispatch, EJOR 2012. Here u is the whole mesh's, since others avoid a
+long queue too.) An idle mesh has no burden and each request may be selfish; a busy one computes nothing
+twice and keeps queues level, because both cost all who follow.
 
-Worth. A prefix computed on a second node can be answered from there later. If d requests for it are to be
-expected, and a usual request is answered g seconds sooner there than where the prefix is now, that copy is
-worth d x g, and is made once that is more than it costs. So what is popular spreads to idle nodes, what is
-asked for once stays where it is, and nothing is copied between nodes that are equally busy.
+Follow-ups. The next turns of a dialogue go where its history is. As many as usual are expected, and each
+will meet what lasts about a node: its distance, and a queue that is longer both now and on average.
+
+Copies. A prefix that is computed on a second node can be answered from there later. If d requests for it
+are expected, and each will be g seconds sooner there than where it is now, that copy is worth d x g, and
+is made once that is more than it costs. So what is popular spreads to idle nodes, what is asked for once
+stays where it is, and nothing is copied between nodes that are equally busy.
 """
 
 from __future__ import annotations
@@ -46,15 +50,18 @@ class UnknownPolicyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What routing may know of a request: its length, its first block, and a serial number.
+    """What routing may know of a request: its length, its first block, a serial number, and what is usual.
 
-    `usual_tokens` of a usual prompt are not cached where it goes; 0 says that there was none yet.
+    Of a usual prompt `usual_tokens` are not cached where it goes (0: there was none yet), `follow_ups`
+    come after it, and the mesh has prompts to compute for the share `utilisation` of its time.
     """
 
     tokens: int
     first_block: BlockHash | None = None
     sequence: int = 0
     usual_tokens: float = 0.0
+    follow_ups: float = 0.0
+    utilisation: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +76,7 @@ class Candidate:
     trust: float = 1.0  # how far its claims are believed, from 0 to 1
     is_self: bool = False
     excluded: str = ""
-    utilisation: float = 0.0  # share of the time in which it has prompts to compute
-    usual_s: float = 0.0  # average time to first token of a usual request there
+    usual_wait_s: float = 0.0  # average wait of a usual request there, network aside
     demand: float = 0.0  # requests expected for as much of the prompt as it claims
 
 
@@ -87,6 +93,7 @@ class Estimate:
     queue_s: float
     prefill_s: float
     burden_s: float  # what this prefill is expected to cost later requests together
+    wait_s: float  # what a usual request would wait for its first token now, network aside
     excluded: str
 
     @property
@@ -96,7 +103,7 @@ class Estimate:
 
     @property
     def cost_s(self) -> float:
-        """What the policy `cost` minimises."""
+        """What this request and those that it delays pay."""
         return self.total_s + self.burden_s
 
 
@@ -118,11 +125,12 @@ class Decision:
 def estimate(prompt: Prompt, candidate: Candidate) -> Estimate:
     """The expected time to first token of `prompt` on `candidate`, and what that costs others."""
     load = candidate.load
+    ahead = load.queued_prefill_tokens + candidate.reserved_tokens
     claimed = min(candidate.claimed_tokens, max(prompt.tokens - 1, 0))
     cached = round(claimed * candidate.trust)
     uncached = prompt.tokens - cached
-    queue_s = prefill_seconds(load.queued_prefill_tokens + candidate.reserved_tokens, load)
-    prefill_s = prefill_seconds(uncached, load)
+    queue_s, prefill_s = prefill_seconds(ahead, load), prefill_seconds(uncached, load)
+    usual_s = prefill_seconds(prompt.usual_tokens, load)
     return Estimate(
         node_id=candidate.node_id,
         is_self=candidate.is_self,
@@ -132,16 +140,16 @@ def estimate(prompt: Prompt, candidate: Candidate) -> Estimate:
         rtt_s=candidate.rtt_s,
         queue_s=queue_s,
         prefill_s=prefill_s,
-        burden_s=_burden(prompt, candidate, queue_s, prefill_s),
+        burden_s=_burden(prompt.utilisation, queue_s, prefill_s, usual_s),
+        wait_s=queue_s + usual_s,
         excluded=candidate.excluded,
     )
 
 
-def _burden(prompt: Prompt, candidate: Candidate, queue_s: float, prefill_s: float) -> float:
-    usual_s = prefill_seconds(prompt.usual_tokens, candidate.load)
+def _burden(utilisation: float, queue_s: float, prefill_s: float, usual_s: float) -> float:
     if not usual_s:
         return 0.0
-    busy = min(candidate.utilisation, FULL)
+    busy = min(utilisation, FULL)
     return prefill_s * busy / (1.0 - busy) * (queue_s + prefill_s / 2) / usual_s
 
 
@@ -185,39 +193,59 @@ Policy = Callable[[Prompt, list[Estimate], Loads, random.Random], tuple[Estimate
 def _cost(
     prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random
 ) -> tuple[Estimate, str]:
-    if copy := _worthwhile_copy(estimates, loads):
+    soonest = estimates[0]
+    later_s = {e.node_id: _lasting(e, soonest, loads) for e in estimates}
+
+    def cost(e: Estimate) -> float:
+        return e.cost_s + prompt.follow_ups * later_s[e.node_id]
+
+    best = min(estimates, key=cost)
+    if copy := _worthwhile_copy(best, estimates, loads, cost, later_s):
         return copy
-    best = estimates[0].cost_s
-    near = [e for e in estimates if e.cost_s <= best * (1 + NEAR_TIE_FRACTION) + NEAR_TIE_SECONDS]
+    near_s = best.total_s * NEAR_TIE_FRACTION + NEAR_TIE_SECONDS
+    near = [e for e in estimates if cost(e) <= cost(best) + near_s]
     chosen = rng.choice(near)
     seconds = f"{chosen.total_s * 1000:.0f} ms expected"
     if len(near) > 1:
         return chosen, f"{seconds}, drawn from {len(near)} near-equals"
-    other = estimates[1]
+    other = min((e for e in estimates if e is not chosen), key=lambda e: e.total_s)
     instead = f"{_name(other)} would take {other.total_s * 1000:.0f} ms"
     if other.total_s < chosen.total_s:
-        instead += " and delay others more"
+        instead += " and delay others or what follows more"
     return chosen, f"{seconds}; {instead}"
 
 
-def _worthwhile_copy(estimates: list[Estimate], loads: Loads) -> tuple[Estimate, str] | None:
-    """A node that should compute what another has cached, since that pays for those who come after."""
-    best = estimates[0]
-    holder = loads[best.node_id]
-    if not holder.demand:
-        return None
+def _lasting(e: Estimate, reference: Estimate, loads: Loads) -> float:
+    """How much later than on `reference` a usual request will start on a node in times to come."""
+    now_s = e.wait_s - reference.wait_s
+    usually_s = loads[e.node_id].usual_wait_s - loads[reference.node_id].usual_wait_s
+    if now_s * usually_s <= 0:
+        return e.rtt_s - reference.rtt_s
+    return e.rtt_s - reference.rtt_s + min(now_s, usually_s, key=abs)
+
+
+def _worthwhile_copy(
+    best: Estimate,
+    estimates: list[Estimate],
+    loads: Loads,
+    cost: Callable[[Estimate], float],
+    later_s: dict[NodeId, float],
+) -> tuple[Estimate, str] | None:
+    """A node that should compute what `best` has cached, since that pays for those who come after."""
+    demand = loads[best.node_id].demand
+
+    def sooner_s(e: Estimate) -> float:
+        return later_s[best.node_id] - later_s[e.node_id]
 
     def profit(e: Estimate) -> float:
-        sooner_s = holder.usual_s - loads[e.node_id].usual_s
-        return holder.demand * sooner_s - (e.cost_s - best.cost_s)
+        return demand * sooner_s(e) - (cost(e) - cost(best))
 
     shorter = [e for e in estimates if e.claimed_tokens < best.claimed_tokens]
     chosen = max(shorter, key=profit, default=best)
     if chosen is best or profit(chosen) <= NEAR_TIE_SECONDS:
         return None
-    sooner_ms = (holder.usual_s - loads[chosen.node_id].usual_s) * 1000
-    reason = f"{chosen.total_s * 1000:.0f} ms expected; a copy for {holder.demand:.0f} more requests"
-    return chosen, f"{reason}, each {sooner_ms:.0f} ms sooner than at {_name(best)}"
+    reason = f"{chosen.total_s * 1000:.0f} ms expected; a copy for {demand:.0f} more requests"
+    return chosen, f"{reason}, each {sooner_s(chosen) * 1000:.0f} ms sooner than at {_name(best)}"
 
 
 def _longest_prefix(

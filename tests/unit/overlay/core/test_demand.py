@@ -46,3 +46,37 @@ def test_it_is_bounded_and_forgets_what_is_asked_for_least(monkeypatch: pytest.M
         asked.asked([A, BlockHash(100 + number)], 0.0)
     assert asked.of(A, 0.0) == 100.0
     assert sum(asked.of(BlockHash(100 + number), 0.0) for number in range(100)) <= 8
+
+
+def dialogue(asked: Demand, number: int, turns: int) -> None:
+    blocks = [BlockHash(number * 100 + turn) for turn in range(turns)]
+    for turn in range(turns):
+        asked.asked([A, *blocks[: turn + 1]], 0.0)
+
+
+def test_it_learns_how_many_turns_a_dialogue_has() -> None:
+    asked = Demand(30.0)
+    for number in range(1, 100):
+        dialogue(asked, number, 5)
+    assert 3 < asked.follow_ups < 6
+    for number in range(100, 400):
+        dialogue(asked, number, 1)
+    assert asked.follow_ups < 0.01
+
+
+def test_prompts_that_only_share_their_beginning_do_not_continue_one_another() -> None:
+    asked = Demand(30.0)
+    for number in range(100):
+        asked.asked([A, B, BlockHash(100 + number)], 0.0)
+    assert asked.follow_ups < 0.02
+
+
+def test_plans_have_an_end_however_long_dialogues_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demand, "MAX_PROMPTS", 4)
+    asked = Demand(30.0)
+    dialogue(asked, 1, 80)
+    for number in range(2, 90):
+        dialogue(asked, number, 1)
+    assert len(asked._ends) <= 4
+    dialogue(asked, 90, 80)
+    assert asked.follow_ups <= demand.MOST_FOLLOW_UPS

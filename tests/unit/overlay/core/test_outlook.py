@@ -12,32 +12,34 @@ from overlay.core.types import NodeId
 A = NodeId("a")
 
 
-def sample(outlook: Outlook, now: float, *, busy: bool, usual_s: float = 0.0) -> None:
-    outlook.sampled(A, outlook.weigh(now), busy, usual_s)
+def sample(outlook: Outlook, now: float, *, busy: float, wait_s: float = 0.0) -> None:
+    weight = outlook.weigh(now)
+    outlook.sampled(A, weight, wait_s)
+    outlook.busy(weight, busy)
 
 
 def test_the_first_samples_weigh_the_same() -> None:
     outlook = Outlook()
-    for number, busy in enumerate((True, False, False, True)):
-        sample(outlook, number / 1000, busy=busy, usual_s=number)
-    assert outlook.utilisation(A) == pytest.approx(0.5)
-    assert outlook.usual_s(A) == pytest.approx(1.5)
+    for number, busy in enumerate((1.0, 0.0, 0.0, 1.0)):
+        sample(outlook, number / 1000, busy=busy, wait_s=number)
+    assert outlook.utilisation == pytest.approx(0.5)
+    assert outlook.usual_wait_s(A) == pytest.approx(1.5)
 
 
 def test_old_samples_fade_with_time_and_not_with_number() -> None:
     outlook = Outlook()
     for number in range(1000):
-        sample(outlook, number * 0.1, busy=True)
-    assert outlook.utilisation(A) == pytest.approx(1.0)
-    sample(outlook, 99.9 + HORIZON_S, busy=False)
-    assert outlook.utilisation(A) == pytest.approx(math.exp(-1))
+        sample(outlook, number * 0.1, busy=1.0)
+    assert outlook.utilisation == pytest.approx(1.0)
+    sample(outlook, 99.9 + HORIZON_S, busy=0.0)
+    assert outlook.utilisation == pytest.approx(math.exp(-1))
 
 
-def test_an_unknown_node_is_idle_and_a_forgotten_one_unknown() -> None:
+def test_a_forgotten_node_is_an_unknown_one() -> None:
     outlook = Outlook()
-    sample(outlook, 0.0, busy=True, usual_s=2.0)
+    sample(outlook, 0.0, busy=1.0, wait_s=2.0)
     outlook.forget(A)
-    assert (outlook.utilisation(A), outlook.usual_s(A)) == (0.0, 0.0)
+    assert outlook.usual_wait_s(A) == outlook.usual_wait_s(NodeId("b")) == 0.0
 
 
 def test_the_usual_request_is_that_of_the_last_few() -> None:
