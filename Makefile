@@ -8,7 +8,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint const
 PROTO_VENV := .venv-proto
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit e2e proto clean
+.PHONY: help venv demo test lint types unit e2e schedules soak soak-engine bench-engine proto clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -36,10 +36,22 @@ types: $(READY)  ## mypy, strict
 	$(BIN)/mypy
 
 unit: $(READY)  ## tests of each part by itself
-	$(BIN)/pytest tests/unit tests/sim tests/security tests/structure
+	$(BIN)/pytest tests/unit tests/sim tests/security tests/structure -m "not soak"
 
 e2e: $(READY)  ## tests of real processes on the real model
 	$(BIN)/pytest tests/e2e
+
+schedules: $(READY)  ## 500 random fault schedules of 30 simulated nodes, as CI runs them
+	$(BIN)/pytest tests/sim -m soak
+
+soak: $(READY)  ## 10,000 of them; hours
+	$(BIN)/python -m overlay.sim.soak --schedules 10000
+
+soak-engine: $(READY)  ## ten minutes of mixed load on the engine: no leak, every answer right
+	$(BIN)/python tests/bench/soak_engine.py --seconds 600
+
+bench-engine: $(READY)  ## the engine beside transformers and what else is installed
+	$(BIN)/python tests/bench/bench_engine.py
 
 proto:  ## the committed stubs, from proto/
 	test -x $(PROTO_VENV)/bin/protoc-gen-mypy || ( $(PYTHON) -m venv $(PROTO_VENV) && \

@@ -12,6 +12,7 @@ from overlay.sim.soak import commit, failures
 SCHEDULES = int(os.environ.get("RUMORMILL_SCHEDULES", "500"))
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_random_schedules() -> None:
     failed = list(failures(range(SCHEDULES), jobs=os.cpu_count() or 1))
