@@ -143,6 +143,8 @@ class Follower:
             return
         if known is None or (head.epoch, head.version) >= (known.epoch, known.version):
             replica.head = verified
+        if origin == link.peer and replica.head is not verified and replica.head is not None:
+            self._relay_head(link, origin, replica.head)
         if head.epoch > replica.epoch:
             replica.restart(head.epoch)
         if replica.behind(head.epoch, head.version):

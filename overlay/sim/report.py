@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from overlay.core.timing import Timing
 from overlay.core.views import PeerState
 from overlay.sim.network import NetworkOptions
-from overlay.sim.world import World, WorldOptions
+from overlay.sim.parts import WorldOptions
+from overlay.sim.world import World
 
 MEET_S = 300.0
 CONVERGE_S = 120.0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from overlay.core.timing import Timing
 from overlay.core.views import PeerState
 from overlay.sim.network import NetworkOptions
+from overlay.sim.parts import WorldOptions
 from overlay.sim.script import Script, ScriptError, Step
-from overlay.sim.world import World, WorldOptions
+from overlay.sim.world import World
 
 BLOCKS_PER_NODE = 1 << 20
 

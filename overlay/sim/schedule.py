@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from overlay.core.timing import Timing
 from overlay.sim.network import NetworkOptions
-from overlay.sim.world import World, WorldOptions
+from overlay.sim.parts import WorldOptions
+from overlay.sim.world import World
 
 HEAL_S = 60.0
 """Invariant 6: a mesh left alone is whole again within this."""

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from base64 import b32encode
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import TypeAlias
 
 from overlay.core.actions import Action, Close, Dial, Emit, Persist, Send, SetTimer
@@ -27,84 +23,16 @@ from overlay.core.events import (
     TimerFired,
 )
 from overlay.core.messages import Bye, Hello, Message
-from overlay.core.options import DEFAULT_INDEX_BYTES, CoreOptions
-from overlay.core.timing import Timing
+from overlay.core.options import CoreOptions
 from overlay.core.types import Address, BlockHash, NodeId
 from overlay.core.views import MemberChanged, PeerState
-from overlay.sim.network import Network, NetworkOptions
+from overlay.sim.network import Network
+from overlay.sim.parts import Connection, SimNode, Tally, WorldOptions, make_node
 from overlay.sim.signer import SimSigner
 from overlay.sim.wire_size import wire_size
 
 MODEL = b"simulated model"
-PORT = 7070
 EPOCH_MS = 1_800_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class WorldOptions:
-    """A mesh to simulate. The first `seeds` nodes are every node's seeds."""
-
-    nodes: int
-    seed: int = 0
-    seeds: int = 1
-    network: NetworkOptions = field(default_factory=NetworkOptions)
-    timing: Timing = field(default_factory=Timing.sim)
-    full_mesh: int = 256
-    degree: int = 16
-    history: bool = True
-    trace: bool = False
-    count_bytes: bool = False
-    index_bytes: int = DEFAULT_INDEX_BYTES
-
-
-@dataclass(slots=True, eq=False)
-class Connection:
-    """A stream between two nodes; `ends` are (node, its link), the dialler's first."""
-
-    ends: tuple[tuple[int, LinkId], tuple[int, LinkId]]
-    open: list[bool] = field(default_factory=lambda: [False, False])
-    last_arrival: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    hello_arrival: list[float] = field(default_factory=lambda: [0.0, 0.0])
-
-
-@dataclass(slots=True, eq=False)
-class SimNode:
-    """One node: its core while it runs, its disk, and the blocks its engine has."""
-
-    number: int
-    node_id: NodeId
-    address: Address
-    core: Core | None = None
-    disk: dict[str, bytes] = field(default_factory=dict)
-    blocks: set[int] = field(default_factory=set)
-    links: dict[LinkId, tuple[Connection, int]] = field(default_factory=dict)
-    runs: int = 0
-    timer: int = 0
-    paused: bool = False
-    waiting: list[Event] = field(default_factory=list)
-    disturbed_at: float = float("-inf")
-    history: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
-    last_seen: tuple[int, int] = (0, 0)
-
-    @property
-    def healthy(self) -> bool:
-        return self.core is not None and not self.paused
-
-
-@dataclass(slots=True)
-class Tally:
-    """What happened so far. Bytes are counted as the wire would carry them, when they are counted.
-
-    `second` holds each node's present second and what it sent in it, `peak_bytes` the most of all.
-    """
-
-    frames: int = 0
-    deaths: list[tuple[float, int, int]] = field(default_factory=list)
-    false_deaths: list[tuple[float, int, int]] = field(default_factory=list)
-    bytes_sent: list[int] = field(default_factory=list)
-    kinds: Counter[str] = field(default_factory=Counter)
-    peak_bytes: int = 0
-    second: list[tuple[int, int]] = field(default_factory=list)
 
 
 class World:
@@ -115,7 +43,7 @@ class World:
         self.now = 0.0
         self.rng = random.Random(options.seed)
         self.network = Network(options.network, random.Random(options.seed + 1))
-        self.nodes = [_make_node(number) for number in range(options.nodes)]
+        self.nodes = [make_node(number) for number in range(options.nodes)]
         self.tally = Tally(bytes_sent=[0] * options.nodes, second=[(0, 0)] * options.nodes)
         self.trace: list[str] = []
         self.clock_ms = EPOCH_MS
@@ -555,15 +483,3 @@ RELIABLE = (Hello, Bye)
 
 SETTLING_S = 40.0
 """A node counts as healthy again this long after what was done to it: the longest suspicion."""
-
-
-def _make_node(number: int) -> SimNode:
-    digest = sha256(f"simulated node {number}".encode()).digest()
-    node_id = NodeId(b32encode(digest).decode().rstrip("=").lower())
-    host = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-    return SimNode(number, node_id, Address(host, PORT))
-
-
-def small(options: WorldOptions, **changes: object) -> WorldOptions:
-    """The same world with some options changed."""
-    return replace(options, **changes)  # type: ignore[arg-type]  # replace() checks the names

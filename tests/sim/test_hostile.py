@@ -14,7 +14,8 @@ from overlay.core.messages import Delta, Head, Heads, Hello, Member, Members, Me
 from overlay.core.timing import Timing
 from overlay.core.types import Address, NodeId, Version
 from overlay.core.views import PeerState
-from overlay.sim.world import World, WorldOptions
+from overlay.sim.parts import WorldOptions
+from overlay.sim.world import World
 
 LIAR = 3
 HONEST = (0, 1, 2, 4, 5)

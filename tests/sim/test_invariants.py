@@ -7,7 +7,8 @@ import pytest
 from overlay.core.timing import Timing
 from overlay.core.views import PeerState
 from overlay.sim.network import NetworkOptions
-from overlay.sim.world import World, WorldOptions
+from overlay.sim.parts import WorldOptions
+from overlay.sim.world import World
 
 LOSSY = NetworkOptions(loss=0.1, duplication=0.02, reordering=0.05)
 

@@ -57,7 +57,8 @@ class Pair(RuleBasedStateMachine):
             own_id, (ADDRESS[own_id],), MODEL, "m", KEY, SimSigner(own_id, self.runs), timing=TIMING
         )
         stored = self.disk if who == "writer" else {}
-        self.cores[who] = Core(options, random.Random(self.runs), 1000, stored)
+        unix_ms = 10**6 + self.runs * 7919 % 500 * 1000  # clocks step back, too
+        self.cores[who] = Core(options, random.Random(self.runs), unix_ms, stored)
         self._tell(who, Started())
 
     def _tell(self, who: str, event: Event) -> None:

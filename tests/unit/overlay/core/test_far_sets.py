@@ -11,8 +11,9 @@ from overlay.core.heads import filter_payload
 from overlay.core.messages import ByeReason, Filter, Member, Members, MemberState
 from overlay.core.timing import Timing
 from overlay.core.types import Address, BlockHash, Epoch, NodeId, Version
+from overlay.sim.parts import WorldOptions
 from overlay.sim.signer import SimSigner
-from overlay.sim.world import World, WorldOptions
+from overlay.sim.world import World
 from tests.unit.overlay.core.harness import ADDRESS, LOWEST, MODEL, OTHER, PEER, Harness, node_id
 
 

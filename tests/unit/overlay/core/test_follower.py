@@ -241,3 +241,13 @@ def test_the_departed_match_nothing() -> None:
     node.receive(1, Bye(ByeReason.LEAVING))
     assert node.core.match([BlockHash(1), BlockHash(2)]) == {}
     assert len(node.core.index) == 0
+
+
+def test_an_origin_that_forgot_its_epoch_is_reminded_until_it_listens() -> None:
+    node = _following()
+    for _ in range(2):
+        node.clear()
+        node.receive(1, heads(node.core, PEER, 1, {1}, epoch=7))
+        (reminder,) = node.sent(Heads, link=1)
+        assert (reminder.heads[0].origin, reminder.heads[0].epoch) == (PEER, 10)
+    assert node.held() == {1, 2, 3}

@@ -1,0 +1,92 @@
+"""What a simulated world is made of: its options, nodes, connections and tally."""
+
+from __future__ import annotations
+
+from base64 import b32encode
+from collections import Counter
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from overlay.core.core import Core
+from overlay.core.events import Event, LinkId
+from overlay.core.options import DEFAULT_INDEX_BYTES
+from overlay.core.timing import Timing
+from overlay.core.types import Address, NodeId
+from overlay.sim.network import NetworkOptions
+
+PORT = 7070
+
+
+@dataclass(frozen=True, slots=True)
+class WorldOptions:
+    """A mesh to simulate. The first `seeds` nodes are every node's seeds."""
+
+    nodes: int
+    seed: int = 0
+    seeds: int = 1
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    timing: Timing = field(default_factory=Timing.sim)
+    full_mesh: int = 256
+    degree: int = 16
+    history: bool = True
+    trace: bool = False
+    count_bytes: bool = False
+    index_bytes: int = DEFAULT_INDEX_BYTES
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """A stream between two nodes; `ends` are (node, its link), the dialler's first."""
+
+    ends: tuple[tuple[int, LinkId], tuple[int, LinkId]]
+    open: list[bool] = field(default_factory=lambda: [False, False])
+    last_arrival: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    hello_arrival: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+
+@dataclass(slots=True, eq=False)
+class SimNode:
+    """One node: its core while it runs, its disk, and the blocks its engine has."""
+
+    number: int
+    node_id: NodeId
+    address: Address
+    core: Core | None = None
+    disk: dict[str, bytes] = field(default_factory=dict)
+    blocks: set[int] = field(default_factory=set)
+    links: dict[LinkId, tuple[Connection, int]] = field(default_factory=dict)
+    runs: int = 0
+    timer: int = 0
+    paused: bool = False
+    waiting: list[Event] = field(default_factory=list)
+    disturbed_at: float = float("-inf")
+    history: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
+    last_seen: tuple[int, int] = (0, 0)
+
+    @property
+    def healthy(self) -> bool:
+        return self.core is not None and not self.paused
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened so far. Bytes are counted as the wire would carry them, when they are counted.
+
+    `second` holds each node's present second and what it sent in it, `peak_bytes` the most of all.
+    """
+
+    frames: int = 0
+    deaths: list[tuple[float, int, int]] = field(default_factory=list)
+    false_deaths: list[tuple[float, int, int]] = field(default_factory=list)
+    bytes_sent: list[int] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+    peak_bytes: int = 0
+    second: list[tuple[int, int]] = field(default_factory=list)
+
+
+def make_node(number: int) -> SimNode:
+    """A node that has never run; its id and address follow from its number."""
+    digest = sha256(f"simulated node {number}".encode()).digest()
+    node_id = NodeId(b32encode(digest).decode().rstrip("=").lower())
+    host = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+    return SimNode(number, node_id, Address(host, PORT))
