@@ -8,7 +8,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint const
 PROTO_VENV := .venv-proto
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit e2e schedules soak soak-engine bench-engine proto clean
+.PHONY: help venv demo test lint types unit e2e faults soak soak-engine bench-engine proto clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -39,12 +39,12 @@ unit: $(READY)  ## tests of each part by itself
 	$(BIN)/pytest tests/unit tests/sim tests/security tests/structure -m "not soak"
 
 e2e: $(READY)  ## tests of real processes on the real model
-	$(BIN)/pytest tests/e2e
+	$(BIN)/pytest tests/e2e -m "not soak"
 
-schedules: $(READY)  ## 500 random fault schedules of 30 simulated nodes, as CI runs them
-	$(BIN)/pytest tests/sim -m soak
+faults: $(READY)  ## nodes that die under load, and 500 random fault schedules; CI runs it too
+	$(BIN)/pytest tests -m soak
 
-soak: $(READY)  ## 10,000 of them; hours
+soak: $(READY)  ## 10,000 random fault schedules; hours
 	$(BIN)/python -m overlay.sim.soak --schedules 10000
 
 soak-engine: $(READY)  ## ten minutes of mixed load on the engine: no leak, every answer right

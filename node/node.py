@@ -270,7 +270,9 @@ class Node:
 
     def explain(self, request: Request) -> Decision:
         """What would be decided for a request now."""
-        return self.router.decide(self.hasher.query(request), time.monotonic(), policy=request.policy)
+        return self.router.decide(
+            self.hasher.query(request), time.monotonic(), policy=request.policy, learn=False
+        )
 
     def _notice(self, news: Notification) -> None:
         if isinstance(news, MemberChanged) and news.state is None:

@@ -143,13 +143,13 @@ class Router:
         )
         decision = choose(policy or self.policy, prompt, candidates, self._rng)
         if learn:
+            self._sequence += 1
             self.demand.asked(query.hashes, now)
             self.outlook.asked(decision.chosen.uncached_tokens)
         return decision
 
     def attempt(self, decision: Decision) -> Attempt:
         """Carries a decision for a peer out: the caller sends the request and reports on the attempt."""
-        self._sequence += 1
         chosen, load = decision.chosen, self._load_of(decision.target)
         step_s = load.seconds_per_decode_step if load else 0.0
         return Attempt(self, decision.target, chosen.uncached_tokens, chosen.claimed_tokens, step_s)

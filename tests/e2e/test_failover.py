@@ -18,7 +18,7 @@ from node.demo.local_mesh import LocalMesh
 from node.demo.workload import load_subjects, make_workload
 from rumormill.v1 import inference_pb2
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(600)]
 
 STREAMS = 8
 REQUESTS = 16
@@ -87,7 +87,7 @@ def disturbed(mesh: LocalMesh, victim: int, disturb: Callable[[], None]) -> list
     try:
         calm = load.run("local")
         with ThreadPoolExecutor(1) as pool:
-            struck = pool.submit(load.run, "random")
+            struck = pool.submit(load.run, "round-robin")
             for _ in range(2):
                 assert load.victim_streams.acquire(timeout=120), "the victim got no requests"
             disturb()

@@ -189,3 +189,12 @@ def test_the_departed_are_forgotten() -> None:
     scene.router.forget(A)
     assert scene.excluded(A) == ""
     assert scene.cached(A) == 480
+
+
+def test_round_robin_takes_turns_over_requests_answered_here_too() -> None:
+    scene = Scene(Told())
+    query = Query(512, HASHES, 16, 0)
+    targets = [
+        scene.router.decide(query, scene.now, policy="round-robin", learn=True).target for _ in range(6)
+    ]
+    assert sorted(targets) == [A, A, B, B, SELF, SELF]
