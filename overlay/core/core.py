@@ -340,6 +340,8 @@ class Core:
         if self.topology.bounded:
             self.follower.retire(link.peer)
             self.loads.forget(link.peer)
+        if not expected:
+            self.topology.reclaim(link.peer)
         if peer.present and not (expected and self.topology.bounded):
             self.detector.probe(now, link.peer)
 
@@ -378,6 +380,7 @@ class Core:
             self._sessions.end(now, link, messages.ByeReason.OVERLOADED, "more streams than this node keeps")
         self._dialer.calm_s = self.options.timing.dial_max_s * self.topology.crowd()
         self.far.set_active(now, self.topology.bounded)
+        self.membership.sparse = self.topology.bounded
         self.detector.beat(now, among_connected=self.topology.bounded)
         self._publisher.beat(now)
         unreachable = (

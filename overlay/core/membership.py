@@ -38,7 +38,8 @@ SMALL_EXCHANGE = 64
 class Membership:
     """What this node believes of every other, and tells them.
 
-    `found` is called with each new candidate, `gone` with each peer that died or left.
+    `sparse` says that peers' neighbours are rarely this node's: the mesh is too large for all to be
+    connected. `found` is called with each new candidate, `gone` with each peer that died or left.
     """
 
     own_id: NodeId
@@ -54,6 +55,7 @@ class Membership:
     gone: Callable[[float, PeerRecord], None]
     news: NewsQueue = field(init=False)
     refutations: int = 0
+    sparse: bool = False
     _suspicions: dict[NodeId, Suspicion] = field(default_factory=dict)
     _spreading: bool = False
 
@@ -226,7 +228,7 @@ class Membership:
     def _suspect(self, now: float, peer: PeerRecord, reporter: NodeId) -> None:
         suspicion = self._suspicions.get(peer.node_id)
         if peer.state is not PeerState.SUSPECT or suspicion is None:
-            suspicion = Suspicion.begin(now, self.timing, self.table.size())
+            suspicion = Suspicion.begin(now, self.timing, self.table.size(), alone=self.sparse)
             self._suspicions[peer.node_id] = suspicion
             peer.suspected_by = reporter
             self._set(now, peer, PeerState.SUSPECT)

@@ -20,10 +20,13 @@ class Suspicion:
     reporters: set[NodeId] = field(default_factory=set)
 
     @classmethod
-    def begin(cls, now: float, timing: Timing, mesh_size: int) -> Suspicion:
-        """A suspicion in a mesh of `mesh_size` nodes, this one and the suspect included."""
+    def begin(cls, now: float, timing: Timing, mesh_size: int, *, alone: bool = False) -> Suspicion:
+        """A suspicion in a mesh of `mesh_size` nodes, this one and the suspect included.
+
+        `alone` says that nobody who could confirm is in earshot: then it is short from the start.
+        """
         shortest = timing.suspicion * max(1.0, math.log10(mesh_size)) * timing.heartbeat_s
-        wanted = min(timing.suspicion_confirmations, mesh_size - 2)
+        wanted = 0 if alone else min(timing.suspicion_confirmations, mesh_size - 2)
         longest = shortest * timing.suspicion_max_factor if wanted > 0 else shortest
         return cls(now, shortest, longest, wanted)
 

@@ -15,6 +15,7 @@ from overlay.core.dialer import Dialer
 from overlay.core.links import Link, LinkTable
 from overlay.core.members import MemberTable, PeerRecord
 from overlay.core.types import NodeId
+from overlay.core.views import PeerState
 
 DIALS_PER_BEAT = 4
 """Streams opened per round: others open some to this node meanwhile."""
@@ -74,8 +75,19 @@ class Topology:
         return len(self.links.connected()) + len(self._chosen) < self.fewest
 
     def still_wants(self, node_id: NodeId) -> bool:
-        """Whether a dial planned some time ago should be made: chosen, or a lost neighbour's."""
-        return not self.bounded or node_id in self._chosen or len(self.links.connected()) < self.fewest
+        """Whether a dial planned some time ago should still be made."""
+        if not self.bounded or node_id in self._chosen or self._is_lost(node_id):
+            return True
+        return len(self.links.connected()) < self.fewest
+
+    def reclaim(self, node_id: NodeId) -> None:
+        """A stream broke: the peer is called back, which refutes a suspicion and heals a split."""
+        if self.bounded:
+            self._chosen[node_id] = self._beats
+
+    def _is_lost(self, node_id: NodeId) -> bool:
+        peer = self.table.get(node_id)
+        return peer is not None and peer.state in (PeerState.SUSPECT, PeerState.DEAD)
 
     def patience_s(self) -> float:
         """How long to spread dials, so as to notice in time that a mesh is too large to dial everyone."""
@@ -94,7 +106,8 @@ class Topology:
                 del self._chosen[node_id]
             elif self._beats - beat > CHOSEN_BEATS:
                 del self._chosen[node_id]
-                self.dialer.drop(node_id)
+                if not self._is_lost(node_id):
+                    self.dialer.drop(node_id)
         if len(connected) < self.fewest or (self._chosen and len(connected) < self.degree):
             self._choose(now, self.degree - len(connected) - len(self._chosen))
         return self._too_many(now, connected)

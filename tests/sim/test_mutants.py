@@ -341,6 +341,14 @@ def degree_unbounded(patch: Patch) -> None:
     patch.setattr(Topology, "size_changed", nothing)
 
 
+def the_forgetful_not_reminded(patch: Patch) -> None:
+    patch.setattr(Follower, "_relay_head", nothing)
+
+
+def lost_neighbours_not_called_back(patch: Patch) -> None:
+    patch.setattr(Topology, "reclaim", nothing)
+
+
 def gone_never_ends(patch: Patch) -> None:
     patch.setattr(PeerRecord, "gone", property(always(False)))
 
@@ -361,6 +369,10 @@ def two_streams() -> None:
 
 def impossible_frame() -> None:
     test_sessions.test_impossible_frames_end_every_stream_and_ban_the_peer_for_a_while(delta((5, 3), [1], []))
+
+
+def epoch_forgotten() -> None:
+    test_follower.test_an_origin_that_forgot_its_epoch_is_reminded_until_it_listens()
 
 
 def clock_in_the_past() -> None:
@@ -415,6 +427,8 @@ MUTANTS: list[tuple[Callable[[Patch], None], Check]] = [
     (far_filters_unverified, test_far_sets.test_a_forged_filter_is_not_kept),
     (filters_relayed_on_and_on, test_far_sets.test_a_far_filter_goes_no_further),
     (degree_unbounded, test_far_sets.test_a_large_mesh_keeps_a_bounded_degree),
+    (the_forgetful_not_reminded, epoch_forgotten),
+    (lost_neighbours_not_called_back, test_far_sets.test_a_lost_neighbour_is_called_back_whatever_the_degree),
     (gone_never_ends, script("crash")),
 ]  # fmt: skip
 

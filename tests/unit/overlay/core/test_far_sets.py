@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlay.core import bloom
+from overlay.core.events import LinkDown, LinkId
 from overlay.core.heads import filter_payload
 from overlay.core.messages import ByeReason, Filter, Member, Members, MemberState
 from overlay.core.timing import Timing
@@ -14,7 +15,7 @@ from overlay.core.types import Address, BlockHash, Epoch, NodeId, Version
 from overlay.sim.parts import WorldOptions
 from overlay.sim.signer import SimSigner
 from overlay.sim.world import World
-from tests.unit.overlay.core.harness import ADDRESS, LOWEST, MODEL, OTHER, PEER, Harness, node_id
+from tests.unit.overlay.core.harness import ADDRESS, HIGHEST, LOWEST, MODEL, OTHER, PEER, Harness, node_id
 
 
 def _filter(origin: NodeId, blocks: list[int], version: int = 1) -> Filter:
@@ -109,3 +110,29 @@ def test_a_large_mesh_keeps_a_bounded_degree() -> None:
     knowing = [core for core in cores if core.match(prompt).get(seven, 0) >= 100]
     assert len(knowing) > cores[7].topology.most + 5  # neighbours exactly, theirs by filter
     assert not world.tally.deaths
+
+
+def test_a_lost_neighbour_is_called_back_whatever_the_degree() -> None:
+    node = _crowded()
+    for link, peer in enumerate((LOWEST, OTHER, HIGHEST), start=2):
+        node.connect(link, peer)
+    assert len(node.core.links.connected()) >= node.core.topology.fewest
+    node.tell(LinkDown(LinkId(1)))
+    node.clear()
+    node.run(8.0, living=(2, 3, 4))
+    assert PEER in [dial.node_id for dial in node.dials()]
+
+
+def test_a_large_mesh_cut_in_two_heals_without_its_seeds() -> None:
+    world = World(WorldOptions(nodes=30, seed=3, full_mesh=10, degree=6, timing=Timing.lan()))
+    for number in range(30):
+        world.start(number)
+    world.run(20.0)
+    assert world.in_one_piece()
+    world.crash(0)  # the only seed
+    world.run(20.0)
+    world.partition([list(range(15))])
+    world.run(120.0)
+    assert not world.in_one_piece()
+    world.heal()
+    assert world.run_until(lambda: world.in_one_piece() and world.well_connected(), world.now + 60.0)

@@ -37,3 +37,8 @@ def test_the_same_reporter_counts_once() -> None:
     before = suspicion.deadline
     assert not suspicion.confirm(NodeId("n0"))
     assert suspicion.deadline == before
+
+
+def test_out_of_everyones_earshot_it_is_short_at_once() -> None:
+    suspicion = Suspicion.begin(100.0, TIMING, 100, alone=True)
+    assert suspicion.deadline == pytest.approx(108.0)
