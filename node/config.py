@@ -44,8 +44,10 @@ class NodeConfig(BaseModel):
     model: str = Field(
         "smollm2", description="Model: 'smollm2' (embedded), a Hugging Face folder, or a GGUF file."
     )
-    precision: Literal["fp16", "fp32"] = Field(
-        "fp16", description="Weight precision; fp32 is the reference, fp16 the faster equal."
+    precision: Literal["fp16", "fp32", "stored"] = Field(
+        "fp16",
+        description="Weight precision: fp32 is the reference, fp16 the faster equal, stored keeps a GGUF "
+        "file's own 4 or 8 bits.",
     )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of the engine; 0 means every core.")
     kv_memory_mib: int = Field(

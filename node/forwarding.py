@@ -61,7 +61,6 @@ class Forwarder:
         node_id: NodeId,
         request: Request,
         *,
-        delivered: int,
         predicted_cached_tokens: int,
         first_token_s: float,
         token_gap_s: float,
@@ -80,7 +79,7 @@ class Forwarder:
             namespace=wire.namespace_to_pb(request.namespace),
             prompt=wire.token_ids_to_pb(request.token_ids),
             sampling=wire.sampling_to_pb(request.sampling),
-            delivered=delivered,
+            delivered=request.resumed_tokens,
             predicted_cached_tokens=predicted_cached_tokens,
         )
         try:

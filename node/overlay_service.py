@@ -94,6 +94,8 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
             raise InvalidRequestError(f"a forwarded request has made {MAX_HOPS} hop, not {request.hops}")
         if not 0 < len(request.request_id) <= MAX_REQUEST_ID_CHARACTERS:
             raise InvalidRequestError(f"request_id must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
+        if request.delivered > len(request.prompt.ids):
+            raise InvalidRequestError("more tokens were delivered than the prompt has")
         if namespace.model != self._engine.info.namespace.model:
             raise InvalidRequestError("this node serves another model, or other weights under the same name")
         return GenerationRequest(
@@ -101,6 +103,7 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
             token_ids=tuple(request.prompt.ids),
             namespace=namespace,
             sampling=wire.sampling_from_pb(request.sampling),
+            resumed_tokens=request.delivered,
         )
 
     async def _abort_busy(

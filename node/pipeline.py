@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
@@ -63,7 +63,15 @@ class _Answer:
         if not done:
             return request
         sampling = replace(request.sampling, max_tokens=request.sampling.max_tokens - done)
-        return replace(request, token_ids=request.token_ids + tuple(self.token_ids), sampling=sampling)
+        token_ids = request.token_ids + tuple(self.token_ids)
+        return replace(request, token_ids=token_ids, sampling=sampling, resumed_tokens=done)
+
+    def ended(self, eos_token_ids: Collection[int]) -> FinishReason | None:
+        """Why nothing is left to ask for, if so."""
+        sampling = self.request.sampling
+        if self.token_ids and self.token_ids[-1] in eos_token_ids and not sampling.ignore_eos:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self.token_ids) >= sampling.max_tokens else None
 
     def accept(self, output: TokenOutput, resumed_at: int) -> Chunk | None:
         """The new part of an output; tokens that were delivered before are skipped.
@@ -160,10 +168,10 @@ class Pipeline:
         engine_deaths = 0
         route: Route | None = None
         while True:
-            remaining = answer.remaining()
-            if route and remaining.sampling.max_tokens == 0:
-                yield Done(FinishReason.LENGTH, answer.usage(), route)  # only the last word was lost
+            if route and (reason := answer.ended(self._tokenizer.eos_token_ids)):
+                yield Done(reason, answer.usage(), route)  # only the last word was lost
                 return
+            remaining = answer.remaining()
             query = self._hasher.query(remaining)
             decision = self._decide(query, request.policy, avoid)
             self._on_decision(request, decision)
@@ -171,7 +179,7 @@ class Pipeline:
             yield route
             resumed_at = len(answer.token_ids)
             try:
-                async with aclosing(self._run(remaining, query, decision, resumed_at, deadline)) as outputs:
+                async with aclosing(self._run(remaining, query, decision, deadline)) as outputs:
                     async for output in outputs:
                         if chunk := answer.accept(output, resumed_at):
                             yield chunk
@@ -210,13 +218,18 @@ class Pipeline:
         request: Request,
         query: Query,
         decision: Decision,
-        resumed_at: int,
         deadline: float | None,
     ) -> AsyncGenerator[TokenOutput, None]:
         if decision.target == self._node_id:
             await self._wait_for_engine()
             outputs = self._engine.submit(
-                GenerationRequest(request.id, request.token_ids, request.namespace, request.sampling)
+                GenerationRequest(
+                    request.id,
+                    request.token_ids,
+                    request.namespace,
+                    request.sampling,
+                    resumed_tokens=request.resumed_tokens,
+                )
             )
             async with aclosing(outputs):
                 async for output in outputs:
@@ -225,7 +238,7 @@ class Pipeline:
         attempt = self._router.attempt(decision)
         self._on_forwarded(decision.target, query.hashes)
         try:
-            async with aclosing(self._forward(request, decision, resumed_at, deadline, attempt)) as outputs:
+            async with aclosing(self._forward(request, decision, deadline, attempt)) as outputs:
                 async for output in outputs:
                     yield output
         finally:
@@ -245,7 +258,6 @@ class Pipeline:
         self,
         request: Request,
         decision: Decision,
-        resumed_at: int,
         deadline: float | None,
         attempt: Attempt,
     ) -> AsyncGenerator[TokenOutput, None]:
@@ -254,7 +266,6 @@ class Pipeline:
         stream = self._forwarder.stream(
             target,
             request,
-            delivered=resumed_at,
             predicted_cached_tokens=decision.chosen.cached_tokens,
             first_token_s=max(SHORTEST_FIRST_TOKEN_SECONDS, estimate * FIRST_TOKEN_FACTOR),
             token_gap_s=max(SHORTEST_TOKEN_GAP_SECONDS, attempt.decode_step_s * TOKEN_GAP_STEPS),

@@ -20,6 +20,7 @@ class Request:
     namespace: Namespace
     stop: tuple[str, ...] = ()
     policy: str = ""
+    resumed_tokens: int = 0  # of token_ids, how many an interrupted answer had delivered
 
 
 @dataclass(frozen=True, slots=True)

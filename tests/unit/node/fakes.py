@@ -93,7 +93,6 @@ class FakePeers:
         node_id: NodeId,
         request: Request,
         *,
-        delivered: int,
         predicted_cached_tokens: int,
         first_token_s: float,
         token_gap_s: float,
@@ -170,7 +169,8 @@ class FakeHearsay:
 class FakeTokenizer:
     """One letter a token, so that text shows which tokens came."""
 
-    eos_token_ids: frozenset[int] = frozenset()
+    def __init__(self) -> None:
+        self.eos_token_ids: frozenset[int] = frozenset()
 
     def encode(self, text: str) -> list[int]:
         return [ord(character) for character in text]

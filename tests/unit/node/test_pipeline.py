@@ -45,6 +45,7 @@ class World:
 
     def __init__(self, engine: FakeEngine | None = None, **behaviour: int | Exception | None) -> None:
         self.engine = engine or FakeEngine()
+        self.tokenizer = FakeTokenizer()
         self.peers = FakePeers({NodeId(name): value for name, value in behaviour.items()})
         views = tuple(peer_view(node_id) for node_id in self.peers.behaviour)
         self.hearsay = FakeHearsay(views, dict.fromkeys(self.peers.behaviour, 2))
@@ -57,7 +58,7 @@ class World:
         self.pipeline = Pipeline(
             SELF,
             self.engine,
-            cast(Tokenizer, FakeTokenizer()),
+            cast(Tokenizer, self.tokenizer),
             PromptHasher(BlockHasher(b"k" * 16, 4), OwnBlocks()),
             self.router,
             cast(Forwarder, self.peers),
@@ -222,3 +223,20 @@ async def test_a_peer_cannot_claim_more_cached_tokens_than_the_prompt_has() -> N
     done = (await world.ask())[-1]
     assert isinstance(done, Done)
     assert done.usage.cached_tokens == len(PROMPT)
+
+
+async def test_an_answer_whose_last_word_was_lost_is_not_continued_past_its_end() -> None:
+    end = continuation(PROMPT, 3)[-1]
+    world = World(a=3)
+    world.tokenizer.eos_token_ids = frozenset({end})
+    events = await world.ask()
+    assert tokens_of(events) == continuation(PROMPT, 3)
+    assert isinstance(events[-1], Done)
+    assert events[-1].reason is FinishReason.STOP
+    assert world.engine.submitted == []
+
+
+async def test_a_resumed_answer_says_how_much_of_it_was_delivered() -> None:
+    world = World(a=4)
+    await world.ask()
+    assert [request.resumed_tokens for request in world.engine.submitted] == [4]
