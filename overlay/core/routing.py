@@ -31,7 +31,8 @@ from hashlib import blake2b
 from overlay.core.types import BlockHash, Load, NodeId, short_id
 
 NEAR_TIE_FRACTION = 0.05
-"""Estimates this close to the best are equal: the measurements behind them are no better."""
+"""Estimates this close to the best are equal: the measurements behind them are no better. Of equals, those
+that compute least are drawn from."""
 
 NEAR_TIE_SECONDS = 0.003
 """Absolute part of a near-tie, about the noise of one RPC between two Python processes."""
@@ -203,7 +204,9 @@ def _cost(
     if copy := _worthwhile_copy(best, estimates, loads, cost, later_s):
         return copy
     near_s = best.total_s * NEAR_TIE_FRACTION + NEAR_TIE_SECONDS
-    near = [e for e in estimates if cost(e) <= cost(best) + near_s]
+    equals = [e for e in estimates if cost(e) <= cost(best) + near_s]
+    least = min(e.uncached_tokens for e in equals)
+    near = [e for e in equals if e.uncached_tokens == least]
     chosen = rng.choice(near)
     seconds = f"{chosen.total_s * 1000:.0f} ms expected"
     if len(near) > 1:

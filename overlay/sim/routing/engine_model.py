@@ -81,7 +81,6 @@ class EngineModel:
     def __init__(self, calibration: Calibration, block_size: int, *, forgetful: bool = False) -> None:
         self.calibration = calibration
         self.cache = BlockCache(calibration.kv_blocks)
-        self.computed_tokens = 0
         self.busy_s = 0.0
         self.preemptions = 0
         self._block_size = block_size
@@ -192,7 +191,6 @@ class EngineModel:
         for job, count in run.works:
             decodes = job.uncomputed == 1
             job.computed += steps * count
-            self.computed_tokens += steps * count
             if decodes:
                 job.generated += steps
             self._cache_blocks(job)

@@ -49,10 +49,10 @@ class NodeHearsay:
     def match(self, hashes: Sequence[BlockHash]) -> Mapping[NodeId, int]:
         """Leading blocks that each peer is believed to have."""
         depths = self._rumours.index.match(hashes)
+        depths.pop(self.node_id, None)
         self._speculation.expire(self.now)
         self._speculation.extend(depths, hashes)
-        depths.pop(self.node_id, None)
-        for liar in self._rumours.liars:
+        for liar in self._rumours.liars - {self.node_id}:
             depths[liar] = len(hashes)
         return depths
 
@@ -77,7 +77,7 @@ class NodeHearsay:
         self._told[node_id] = replace(self._rumours.views[node_id], load=load)
 
     def forwarded(self, node_id: NodeId, hashes: Sequence[BlockHash]) -> None:
-        """A prompt was sent to a peer, which will have it cached."""
+        """A prompt was sent to a node, which will have it cached."""
         self._speculation.add(self.now, node_id, hashes)
 
 

@@ -119,10 +119,6 @@ class RoutingMesh:
             action()
         return served
 
-    def work(self) -> list[int]:
-        """Tokens that each node computed."""
-        return [node.engine.computed_tokens for node in self.nodes]
-
     def _make(self, number: int, node_id: NodeId) -> _Node:
         options = self.options
         engine = EngineModel(self._calibration, self._block_tokens, forgetful=number in options.liars)
@@ -177,6 +173,8 @@ class RoutingMesh:
             if news.finished:
                 self._ended(served)
 
+        if entry.number not in self.options.liars:
+            entry.hearsay.forwarded(entry.node_id, served.request.hashes)
         self._submit(entry, served.request, progress)
 
     def _refuse(self, served: Served, entry: _Node) -> None:

@@ -12,7 +12,7 @@ from overlay.sim.routing.mesh import Served
 
 @dataclass(frozen=True, slots=True)
 class PolicyFigures:
-    """One policy on one workload. Rates are shares of prompt tokens.
+    """One policy on one workload, once it is warm. Rates are shares of prompt tokens.
 
     `imbalance` is the tokens that the busiest node computed over the mean. `busy` counts BUSY answers,
     `refused` the times that a client was asked to come back, `failed` those who gave up waiting; a failed
@@ -31,12 +31,16 @@ class PolicyFigures:
     failed: int
 
     @classmethod
-    def of(cls, served: Sequence[Served], work: Sequence[float], oracle_hit_rate: float) -> PolicyFigures:
+    def of(cls, served: Sequence[Served], nodes: int, oracle_hit_rate: float) -> PolicyFigures:
         times = sorted(each.ttft_s * 1000 for each in served if each.ttft_s is not None)
         answered = [each for each in served if each.served_by is not None]
         tokens = sum(each.request.tokens for each in answered)
         cached = sum(each.cached_tokens for each in answered)
-        mean_work = sum(work) / len(work)
+        work = [0] * nodes
+        for each in answered:
+            request = each.request
+            work[each.served_by or 0] += request.tokens - each.cached_tokens + request.answer_tokens
+        mean_work = sum(work) / nodes
         return cls(
             ttft_mean_ms=sum(times) / len(times),
             ttft_p50_ms=percentile(times, 0.50),
@@ -58,7 +62,11 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One point of the evaluation's grid; `delay_ms` is one way."""
+    """One point of the evaluation's grid; `delay_ms` is one way.
+
+    The first share `warmup` of the requests finds empty caches and routers that know nothing yet; figures
+    are of the rest. `kv_blocks` 0 leaves the engine's own.
+    """
 
     workload: str
     nodes: int = 4
@@ -70,6 +78,16 @@ class Cell:
     gossip_s: float = 1.0
     entry_skew: float = 0.0
     kv_blocks: int = 0
+    warmup: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.warmup < 1.0:
+            raise ValueError("the warm-up is a share of the requests, from 0 to below 1")
+
+    @property
+    def skipped(self) -> int:
+        """How many requests come before those that count."""
+        return int(self.requests * self.warmup)
 
 
 @dataclass(frozen=True, slots=True)

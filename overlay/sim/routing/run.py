@@ -39,10 +39,11 @@ def run_cell(
             raise UnknownPolicyError(policy)
     engine = calibration_of(cell, calibration)
     workload = workload_of(cell, data, engine)
+    oracle_hit_rate = workload.oracle_hit_rate(cell.skipped)
     figures = {}
     for policy in policies:
-        mesh, served = play(cell, workload, engine, policy)
-        figures[policy] = PolicyFigures.of(served, mesh.work(), workload.oracle_hit_rate)
+        served = play(cell, workload, engine, policy)[cell.skipped :]
+        figures[policy] = PolicyFigures.of(served, cell.nodes, oracle_hit_rate)
     return RoutingReport(cell, figures)
 
 
@@ -59,11 +60,24 @@ def run_routing(
     gossip_s: float = 1.0,
     entry_skew: float = 0.0,
     kv_blocks: int = 0,
+    warmup: float = 0.25,
     policies: Sequence[str] = ("cost", *RIVALS),
     calibration: Calibration | None = None,
 ) -> RoutingReport:
-    """`run_cell` with the cell's fields as keywords; `kv_blocks` 0 is the calibration's own."""
-    cell = Cell(workload, nodes, delay_ms, skew, load, seed, requests, gossip_s, entry_skew, kv_blocks)
+    """`run_cell` with the cell's fields as keywords."""
+    cell = Cell(
+        workload=workload,
+        nodes=nodes,
+        delay_ms=delay_ms,
+        skew=skew,
+        load=load,
+        seed=seed,
+        requests=requests,
+        gossip_s=gossip_s,
+        entry_skew=entry_skew,
+        kv_blocks=kv_blocks,
+        warmup=warmup,
+    )
     return run_cell(cell, data, policies, calibration)
 
 
@@ -81,15 +95,12 @@ def workload_of(cell: Cell, data: Path, calibration: Calibration) -> Workload:
     return make_workload(cell.workload, data, options, calibration)
 
 
-def play(
-    cell: Cell, workload: Workload, calibration: Calibration, policy: str
-) -> tuple[RoutingMesh, list[Served]]:
-    """One policy on one cell's requests; the mesh as it was when the last first token came."""
+def play(cell: Cell, workload: Workload, calibration: Calibration, policy: str) -> list[Served]:
+    """One policy on one cell's requests; how each of them went, in order."""
     options = MeshOptions(
         cell.nodes, policy, delay_s=cell.delay_ms / 1000, gossip_s=cell.gossip_s, seed=cell.seed
     )
-    mesh = RoutingMesh(options, calibration, workload.block_tokens)
-    return mesh, mesh.run(workload)
+    return RoutingMesh(options, calibration, workload.block_tokens).run(workload)
 
 
 def grid(

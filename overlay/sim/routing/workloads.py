@@ -6,9 +6,10 @@ Blocks are named, not hashed: equal names are equal prefixes. All randomness com
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import accumulate, count, zip_longest
 from pathlib import Path
 from typing import TypeAlias
 
@@ -52,14 +53,17 @@ class Workload:
     block_tokens: int
     requests: tuple[SimRequest, ...]
 
-    @property
-    def oracle_hit_rate(self) -> float:
-        """The share of prompt tokens that one common cache without limits would have had."""
+    def oracle_hit_rate(self, skipped: int = 0) -> float:
+        """The share of prompt tokens that one common cache without limits would have had.
+
+        The first `skipped` requests fill it, and don't count.
+        """
         hits = tokens = 0
         seen: set[BlockHash] = set()
-        for request in self.requests:
-            tokens += request.tokens
-            hits += _depth(request.hashes, seen) * self.block_tokens
+        for number, request in enumerate(self.requests):
+            if number >= skipped:
+                tokens += request.tokens
+                hits += _depth(request.hashes, seen) * self.block_tokens
             seen.update(request.answered)
         return hits / tokens if tokens else 0.0
 
@@ -292,17 +296,33 @@ TRACE_BLOCK_TOKENS = 512
 
 
 def draft_trace(trace: Sequence[TraceEntry], requests: int) -> Drafts:
-    """A trace at its own pace. Its last, partly filled blocks count as whole, as in its own figures."""
+    """A trace at its own pace. Its last, partly filled blocks count as whole, as in its own figures.
+
+    Its clock ticks every three seconds: those who share a tick are spread over the time to the next.
+    """
+    trace = trace[:requests]
     return [
         _Draft(
-            entry.timestamp_ms / 1000,
+            at,
             len(entry.hash_ids) * TRACE_BLOCK_TOKENS + 1,
             entry.hash_ids,
             entry.hash_ids,
             max(entry.answer_tokens, 1),
         )
-        for entry in trace[:requests]
+        for at, entry in zip(
+            _spread_ticks([entry.timestamp_ms / 1000 for entry in trace]), trace, strict=True
+        )
     ]
+
+
+def _spread_ticks(times: Sequence[float]) -> list[float]:
+    """Times, none of them falling, with equal ones spread evenly up to the next."""
+    ticks = sorted(Counter(times).items())
+    spread: list[float] = []
+    for (at, shared), following in zip_longest(ticks, [at for at, _ in ticks[1:]]):
+        gap = (at if following is None else following) - at
+        spread += [at + gap * number / shared for number in range(shared)]
+    return spread
 
 
 @dataclass(frozen=True, slots=True)

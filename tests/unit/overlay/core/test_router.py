@@ -150,9 +150,21 @@ def test_a_liar_loses_its_advantage_within_a_few_answers_and_may_mend() -> None:
         attempt.close()
         answers += 1
     assert 1 <= answers < 20
-    believed = scene.cached(A)
-    scene.now += 600
-    assert scene.cached(A) > 0.95 * 480 > believed
+    assert scene.cached(A) == 0
+    scene.now += 3600
+    assert scene.cached(A) > 0.95 * 480
+
+
+def test_a_liar_is_tried_again_ever_more_rarely() -> None:
+    scene = Scene(Told(matches={A: 30}))
+    tried: list[float] = []
+    while scene.now < 2_000:
+        scene.now += 1.0
+        if scene.cached(A):
+            scene.router.attempt(replace(scene.decide(), target=A)).answered(0, scene.now)
+            tried.append(scene.now)
+    assert sum(at < 60 for at in tried) < 20
+    assert sum(at > 1_000 for at in tried) < 30
 
 
 def test_a_peer_whose_claims_come_true_is_believed() -> None:
