@@ -90,7 +90,13 @@ class Membership:
         self.outbox.send(link.id, Members(self._vouched(INTRODUCTION)))
 
     def exchange(self) -> None:
-        """Tells a random peer of some members, should news have been lost."""
+        """Tells a random peer of some members, should news have been lost.
+
+        Until the next time, each peer that tells of few in return is told of many once more: whoever
+        joined a large mesh among the first may have met nobody since.
+        """
+        for ready in self.links.ready():
+            ready.introduced = False
         peers = self.links.connected()
         link = self.links.active(self.rng.choice(peers)) if peers else None
         known = self._vouched(SMALL_EXCHANGE)
@@ -124,7 +130,8 @@ class Membership:
     def on_members(self, now: float, link: Link, message: Members) -> None:
         """Merges news; raises ProtocolError for impossible ones.
 
-        A peer whose first news is short knows few others, and is told of many.
+        A peer whose first news is short, or first since the last exchange, knows few others and is told of
+        many.
         """
         if not link.introduced:
             link.introduced = True
