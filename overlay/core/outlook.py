@@ -17,6 +17,10 @@ REQUEST_WEIGHT = 0.05
 """Of the latest request in the size of a usual one: about the last twenty count."""
 
 
+GAP_WEIGHT = 0.3
+"""Of the latest pause between requests in the usual one: bursts are short, and are to be seen in time."""
+
+
 class Outlook:
     """Averages, each sample counting less with age; times in seconds."""
 
@@ -28,11 +32,15 @@ class Outlook:
         self._waits: dict[NodeId, float] = {}
         self._at: float | None = None
         self._samples = 0
+        self._gap_s = 0.0
 
     def weigh(self, now: float) -> float:
         """The weight of the samples that are taken now; of the first few, all weigh the same."""
         since, self._at = 0.0 if self._at is None else now - self._at, now
         self._samples += 1
+        if self._samples > 1:
+            before = self._gap_s if self._samples > 2 else since
+            self._gap_s = before + GAP_WEIGHT * (since - before)
         return max(1.0 - math.exp(-max(since, 0.0) / HORIZON_S), 1.0 / self._samples)
 
     def sampled(self, node_id: NodeId, weight: float, wait_s: float) -> None:
@@ -48,6 +56,10 @@ class Outlook:
         """A request was routed to where so many of its tokens have to be computed."""
         before = self.usual_tokens or float(uncached_tokens)
         self.usual_tokens = before + REQUEST_WEIGHT * (uncached_tokens - before)
+
+    def expected(self, seconds: float) -> float:
+        """Requests that this node will route in so long a time, if they go on to come as lately."""
+        return seconds / max(self._gap_s, 1e-6) if self._samples > 1 else 0.0
 
     def usual_wait_s(self, node_id: NodeId) -> float:
         """The average wait of a usual request on a node."""

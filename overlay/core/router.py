@@ -19,6 +19,9 @@ from overlay.core.trust import Trust
 from overlay.core.types import BlockHash, Load, NodeId
 from overlay.core.views import PeerView
 
+REPORT_SECONDS = 0.1
+"""How often a load that changes is told."""
+
 SHORTEST_LEASE_SECONDS = 0.05
 LONGEST_LEASE_SECONDS = 5.0
 """A peer can't talk itself out of the mesh for longer than this with one BUSY."""
@@ -71,8 +74,11 @@ class Attempt:
         self._node_id = node_id
         self._tokens = tokens
         self._claimed_tokens = claimed_tokens
+        self._relies = claimed_tokens > 0
         router.reserve(node_id, tokens)
         router.quarantine.began(node_id)
+        if self._relies:
+            router.trust.began(node_id)
 
     def accepted(self) -> None:
         """The peer's own load covers the request from now on."""
@@ -82,6 +88,7 @@ class Attempt:
     def answered(self, cached_tokens: int, now: float) -> None:
         """The first token came, of a prompt with so many tokens cached there."""
         self._router.quarantine.succeeded(self._node_id)
+        self._verify()
         self._router.trust.learned(self._node_id, self._claimed_tokens, cached_tokens, now)
 
     def busy(self, now: float, retry_after_s: float) -> None:
@@ -96,7 +103,13 @@ class Attempt:
     def close(self) -> None:
         """However it ended; says nothing of the peer by itself."""
         self.accepted()
+        self._verify()
         self._router.quarantine.abandoned(self._node_id)
+
+    def _verify(self) -> None:
+        if self._relies:
+            self._relies = False
+            self._router.trust.ended(self._node_id)
 
 
 class Router:
@@ -140,6 +153,7 @@ class Router:
             self.outlook.usual_tokens,
             self.demand.follow_ups,
             self.outlook.utilisation,
+            self._unseen(candidates),
         )
         decision = choose(policy or self.policy, prompt, candidates, self._rng)
         if learn:
@@ -187,6 +201,11 @@ class Router:
             outlook.sampled(candidate.node_id, weight, wait_s)
             busy += ahead > 0
         outlook.busy(weight, busy / len(candidates))
+
+    def _unseen(self, candidates: Sequence[Candidate]) -> float:
+        """Requests that the mesh places before loads show them, if peers are asked as often as here."""
+        rtt_s = sum(candidate.rtt_s for candidate in candidates) / len(candidates)
+        return self.outlook.expected(REPORT_SECONDS + rtt_s / 2) * len(candidates)
 
     def _candidates(self, query: Query, now: float, avoid: Mapping[NodeId, str]) -> list[Candidate]:
         own_id, matches = self._hearsay.node_id, self._hearsay.match(query.hashes)

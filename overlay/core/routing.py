@@ -15,6 +15,10 @@ twice and keeps queues level, because both cost all who follow.
 Follow-ups. The next turns of a dialogue go where its history is. As many as usual are expected, and each
 will meet what lasts about a node: its distance, and a queue that is longer both now and on average.
 
+Herds. Of nodes with equally much cached a request looks at fewer, drawn at random but never less than two,
+the more requests are placed before news of them is out: who picks the best of all by old news picks it
+together with everyone else (Mitzenmacher, How useful is old information?, IEEE TPDS 2000).
+
 Copies. A prefix that is computed on a second node can be answered from there later. If d requests for it
 are expected, and each will be g seconds sooner there than where it is now, that copy is worth d x g, and
 is made once that is more than it costs. So what is popular spreads to idle nodes, what is asked for once
@@ -23,6 +27,7 @@ stays where it is, and nothing is copied between nodes that are equally busy.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,8 +36,8 @@ from hashlib import blake2b
 from overlay.core.types import BlockHash, Load, NodeId, short_id
 
 NEAR_TIE_FRACTION = 0.05
-"""Estimates this close to the best are equal: the measurements behind them are no better. Of equals, those
-that compute least are drawn from."""
+"""Estimates this close to the best are equal: the measurements behind them are no better. Of equals
+take one that computes least: this node, or else any, lest all take the same."""
 
 NEAR_TIE_SECONDS = 0.003
 """Absolute part of a near-tie, about the noise of one RPC between two Python processes."""
@@ -54,7 +59,8 @@ class Prompt:
     """What routing may know of a request: its length, its first block, a serial number, and what is usual.
 
     Of a usual prompt `usual_tokens` are not cached where it goes (0: there was none yet), `follow_ups`
-    come after it, and the mesh has prompts to compute for the share `utilisation` of its time.
+    come after it, and the mesh has prompts to compute for the share `utilisation` of its time. About
+    `unseen` others are placed before loads show them.
     """
 
     tokens: int
@@ -63,6 +69,7 @@ class Prompt:
     usual_tokens: float = 0.0
     follow_ups: float = 0.0
     utilisation: float = 0.0
+    unseen: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +201,7 @@ Policy = Callable[[Prompt, list[Estimate], Loads, random.Random], tuple[Estimate
 def _cost(
     prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random
 ) -> tuple[Estimate, str]:
+    estimates = _looked_at(prompt.unseen, estimates, rng)
     soonest = estimates[0]
     later_s = {e.node_id: _lasting(e, soonest, loads) for e in estimates}
 
@@ -207,15 +215,33 @@ def _cost(
     equals = [e for e in estimates if cost(e) <= cost(best) + near_s]
     least = min(e.uncached_tokens for e in equals)
     near = [e for e in equals if e.uncached_tokens == least]
-    chosen = rng.choice(near)
+    chosen = next((e for e in near if e.is_self), None) or rng.choice(near)
     seconds = f"{chosen.total_s * 1000:.0f} ms expected"
     if len(near) > 1:
-        return chosen, f"{seconds}, drawn from {len(near)} near-equals"
+        taken = "here as well as" if chosen.is_self else "drawn from"
+        return chosen, f"{seconds}, {taken} {len(near)} near-equals"
+    if len(estimates) == 1:
+        return chosen, seconds
     other = min((e for e in estimates if e is not chosen), key=lambda e: e.total_s)
     instead = f"{_name(other)} would take {other.total_s * 1000:.0f} ms"
     if other.total_s < chosen.total_s:
         instead += " and delay others or what follows more"
     return chosen, f"{seconds}; {instead}"
+
+
+def _looked_at(unseen: float, estimates: list[Estimate], rng: random.Random) -> list[Estimate]:
+    """Those of the estimates that are compared, in their order; this node is always among them."""
+    if unseen <= 1.0:
+        return estimates
+    alike: dict[int, list[Estimate]] = {}
+    for e in estimates:
+        if not e.is_self:
+            alike.setdefault(e.cached_tokens, []).append(e)
+    kept: set[NodeId] = set()
+    for group in alike.values():
+        count = max(2, math.ceil(len(group) / unseen))
+        kept.update(e.node_id for e in (group if count >= len(group) else rng.sample(group, count)))
+    return [e for e in estimates if e.is_self or e.node_id in kept]
 
 
 def _lasting(e: Estimate, reference: Estimate, loads: Loads) -> float:

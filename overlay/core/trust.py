@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from overlay.core.types import NodeId
 
-WEIGHT = 0.3
-"""Of the latest answer in the running average: five failed claims in a row leave a sixth of the trust."""
+WEIGHT = 0.5
+"""Of the latest answer in the running average, but the first counts whole: a peer whose first claim was
+false has shown nothing else, and of one that is known three in a row leave an eighth."""
 
 LEAST = 0.2
 """A peer that is believed less than this is not believed at all: the smallest advantage is one."""
@@ -35,20 +36,31 @@ class Trust:
 
     def __init__(self) -> None:
         self._records: dict[NodeId, _Record] = {}
+        self._pending: dict[NodeId, int] = {}
 
     def of(self, node_id: NodeId, now: float) -> float:
         record = self._records.get(node_id)
         if record is None:
-            return 1.0
+            return 1.0 / max(self._pending.get(node_id, 0), 1)
         trust = _mended(record, now)
         return trust if trust >= LEAST else 0.0
+
+    def began(self, node_id: NodeId) -> None:
+        """A claim is relied on. Of a peer that has shown nothing yet, two are at once, and then less."""
+        self._pending[node_id] = self._pending.get(node_id, 0) + 1
+
+    def ended(self, node_id: NodeId) -> None:
+        """A claim that was relied on has shown its truth, or never will."""
+        left = self._pending.pop(node_id, 0) - 1
+        if left > 0:
+            self._pending[node_id] = left
 
     def learned(self, node_id: NodeId, claimed_tokens: int, cached_tokens: int, now: float) -> None:
         """An answer told how many tokens were cached of those that the peer had claimed."""
         if not claimed_tokens:
             return
         kept = min(cached_tokens / claimed_tokens, 1.0)
-        record = self._records.get(node_id, _Record(1.0, now))
+        record = self._records.get(node_id, _Record(kept, now))
         before, forget_s = _mended(record, now), record.forget_s
         if kept < LEAST:
             forget_s = min(forget_s * 2.0, LONGEST_FORGET_SECONDS)
@@ -58,6 +70,7 @@ class Trust:
 
     def forget(self, node_id: NodeId) -> None:
         self._records.pop(node_id, None)
+        self._pending.pop(node_id, None)
 
 
 def _mended(record: _Record, now: float) -> float:

@@ -39,8 +39,8 @@ PATIENCE_S = 600.0
 class MeshOptions:
     """The mesh that a workload runs on. `delay_s` is one way; `gossip_s` the period of block deltas.
 
-    `load_s` is how often a load that changes is told. `liars` are nodes that claim every prompt and find
-    nothing in their cache; with `silent_liars` they find as little, and claim nothing.
+    `load_s` is how often a load that changes is told. `liars` are nodes that find nothing in their cache, and
+    from `lies_from_s` on claim every prompt; until then they claim nothing.
     """
 
     nodes: int
@@ -50,7 +50,7 @@ class MeshOptions:
     load_s: float = TIMING.load_min_s
     seed: int = 0
     liars: frozenset[int] = frozenset()
-    silent_liars: bool = False
+    lies_from_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -96,8 +96,8 @@ class RoutingMesh:
         ids = [NodeId(f"node{number:04d}") for number in range(options.nodes)]
         self.rumours = Rumours(ids, RPC_S + 2 * options.delay_s)
         self.nodes = [self._make(number, node_id) for number, node_id in enumerate(ids)]
-        if not options.silent_liars:
-            self.rumours.liars = frozenset(ids[number] for number in options.liars)
+        if options.liars:
+            self._at(options.lies_from_s, self._begin_to_lie)
 
     def run(self, workload: Workload) -> list[Served]:
         """Plays a workload to its end; one record per request, in order of arrival."""
@@ -287,7 +287,12 @@ class RoutingMesh:
 
     # -- hearsay ----------------------------------------------------------------------------------
 
+    def _begin_to_lie(self) -> None:
+        self.rumours.liars = frozenset(self.nodes[number].node_id for number in self.options.liars)
+
     def _gossip(self, node: _Node) -> None:
+        if node.number in self.options.liars:
+            return
         self._at(self.now + self.options.gossip_s, lambda: self._gossip(node))
         self._catch_up(node)
         stored, removed = node.engine.cache.take_events()

@@ -49,3 +49,14 @@ def test_the_usual_request_is_that_of_the_last_few() -> None:
     for _ in range(100):
         outlook.asked(300)
     assert outlook.usual_tokens == pytest.approx(300, rel=0.01)
+
+
+def test_it_expects_requests_at_the_pace_of_the_last_few() -> None:
+    outlook = Outlook()
+    assert outlook.expected(10.0) == 0.0
+    for number in range(50):
+        outlook.weigh(number * 0.5)
+    assert outlook.expected(10.0) == pytest.approx(20.0)
+    for number in range(20):
+        outlook.weigh(25.0 + number * 0.01)
+    assert outlook.expected(1.0) == pytest.approx(100.0, rel=0.1)

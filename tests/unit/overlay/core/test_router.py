@@ -155,6 +155,18 @@ def test_a_liar_loses_its_advantage_within_a_few_answers_and_may_mend() -> None:
     assert scene.cached(A) > 0.95 * 480
 
 
+def test_a_peer_that_has_shown_nothing_yet_is_not_flooded_with_what_it_claims_to_have() -> None:
+    scene = Scene(Told(matches={A: 30}))
+    attempts = [scene.router.attempt(replace(scene.decide(), target=A)) for _ in range(4)]
+    assert scene.cached(A) == 120
+    for attempt in attempts:
+        attempt.answered(480, scene.now)
+        attempt.close()
+    assert scene.cached(A) == 480
+    attempts = [scene.router.attempt(replace(scene.decide(), target=A)) for _ in range(4)]
+    assert scene.cached(A) == 480
+
+
 def test_a_liar_is_tried_again_ever_more_rarely() -> None:
     scene = Scene(Told(matches={A: 30}))
     tried: list[float] = []

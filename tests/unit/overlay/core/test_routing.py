@@ -131,13 +131,25 @@ def test_a_far_cache_loses_to_computing_here_when_the_network_costs_more() -> No
 
 
 def test_a_prefix_that_everyone_holds_decides_nothing() -> None:
-    nodes = [candidate(f"n{i}", cached=256, is_self=i == 0) for i in range(4)]
+    nodes = [candidate(f"n{i}", cached=256) for i in range(4)]
     nodes[2] = candidate("n2", cached=256, at=load(queued=2000))
+    nodes.append(candidate("self", cached=256, at=load(queued=2000), is_self=True))
     chosen = Counter[str](
         choose("cost", Prompt(512), nodes, random.Random(seed)).target for seed in range(300)
     )
-    assert "n2" not in chosen
+    assert not {"n2", "self"} & set(chosen)
     assert min(chosen[n] for n in ("n0", "n1", "n3")) > 60
+
+
+def test_of_equals_this_node_is_taken_and_one_that_computes_less_before_it() -> None:
+    nodes = [
+        candidate("self", cached=256, is_self=True),
+        candidate("a", cached=256),
+        candidate("b", cached=256),
+    ]
+    assert all(choose("cost", Prompt(512), nodes, random.Random(n)).target == "self" for n in range(20))
+    nodes[1] = candidate("a", cached=260)
+    assert all(choose("cost", Prompt(512), nodes, random.Random(n)).target == "a" for n in range(20))
 
 
 def holder_and_idle(*, queued: int) -> list[Candidate]:
@@ -203,6 +215,27 @@ def test_a_dialogue_does_not_begin_far_away_to_spare_its_first_turn_a_little() -
     decision = choose("cost", dialogue, nodes, random.Random(1))
     assert decision.target == "self"
     assert "what follows" in decision.reason
+
+
+def test_the_older_the_news_the_fewer_nodes_pick_the_best_of_all() -> None:
+    """One of sixteen looks idle to everybody."""
+    nodes = [candidate(f"n{i}", at=load(queued=500)) for i in range(14)]
+    nodes += [candidate("idle"), candidate("self", at=load(queued=500), is_self=True)]
+
+    def herd(unseen: float) -> int:
+        prompt = Prompt(512, unseen=unseen)
+        return sum(choose("cost", prompt, nodes, random.Random(n)).target == "idle" for n in range(400))
+
+    assert herd(0.5) == 400
+    assert 150 < herd(2.5) < 250
+    assert 20 < herd(1000.0) < 100
+
+
+def test_who_alone_has_the_prefix_is_looked_at_however_old_the_news() -> None:
+    nodes = [candidate(f"n{i}") for i in range(14)]
+    nodes += [candidate("holder", cached=480), candidate("self", is_self=True)]
+    prompt = Prompt(512, unseen=1000.0)
+    assert all(choose("cost", prompt, nodes, random.Random(n)).target == "holder" for n in range(50))
 
 
 def test_reservations_count_as_queued_work() -> None:
