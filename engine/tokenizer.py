@@ -53,11 +53,13 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, with the special tokens the model expects around a prompt."""
-        return list(self._tokenizer.encode(text).ids)
+        # encode_batch, unlike encode, lets other threads run meanwhile
+        return list(self._tokenizer.encode_batch([text])[0].ids)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer. Raises RequestError."""
-        return list(self._tokenizer.encode(self.render_chat(messages), add_special_tokens=False).ids)
+        text = self.render_chat(messages)
+        return list(self._tokenizer.encode_batch([text], add_special_tokens=False)[0].ids)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The conversation as the model's chat template writes it. Raises RequestError."""

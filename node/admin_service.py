@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -91,7 +92,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         context: grpc.aio.ServicerContext[admin_pb2.ExplainRouteRequest, admin_pb2.ExplainRouteResponse],
     ) -> admin_pb2.ExplainRouteResponse:
         async with grpc_statuses(context):
-            built = self._node.builder.build(
+            built = await asyncio.to_thread(
+                self._node.builder.build,
                 wire.prompt_from_pb(request),
                 SamplingOptions(max_tokens=1),
                 policy=request.policy,

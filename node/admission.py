@@ -14,15 +14,25 @@ LONGEST_RETRY_SECONDS = 30.0
 class Admission:
     """Judged before any prefill, by the uncached prompt tokens already queued."""
 
-    def __init__(self, max_queued_tokens: int) -> None:
+    def __init__(self, max_queued_tokens: int, max_requests: int) -> None:
+        """`max_requests` is how many live requests the engine holds."""
         self.max_queued_tokens = max_queued_tokens
+        self.max_requests = max_requests
         self.draining = False
 
     def accepts_peers(self, stats: EngineStats) -> bool:
-        return not self.draining and stats.queued_prefill_tokens < self.max_queued_tokens
+        return (
+            not self.draining
+            and self._has_slot(stats)
+            and stats.queued_prefill_tokens < self.max_queued_tokens
+        )
 
     def accepts_clients(self, stats: EngineStats) -> bool:
-        return stats.queued_prefill_tokens < self.max_queued_tokens * LOCAL_ALLOWANCE
+        allowed = self.max_queued_tokens * LOCAL_ALLOWANCE
+        return self._has_slot(stats) and stats.queued_prefill_tokens < allowed
+
+    def _has_slot(self, stats: EngineStats) -> bool:
+        return stats.running + stats.waiting < self.max_requests
 
     def retry_after_s(self, stats: EngineStats) -> float:
         """When half of what is queued will be done, by this engine's own measured rate."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -100,10 +102,15 @@ class Authorization(grpc.aio.ServerInterceptor):
     def _guard_stream(self, behaviour: _Behaviour, method: str) -> _Behaviour:
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
             certificate = await self._admit(method, context)
-            async for response in behaviour(request, context):
-                # Streams outlive revocation and certificates, so each answer is checked.
-                await self._check(method, certificate, context)
-                yield response
+            answers = behaviour(request, context)
+            if inspect.isawaitable(answers):  # the health service's Watch: it writes to the context
+                await answers
+                return
+            async with aclosing(answers) as responses:
+                async for response in responses:
+                    # Streams outlive revocation and certificates, so each answer is checked.
+                    await self._check(method, certificate, context)
+                    yield response
 
         return stream
 

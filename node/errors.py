@@ -8,7 +8,6 @@ NodeError
     ├── UnknownModelError         no such model here
     ├── OverloadedError           every queue is full: try again after `retry_after_s`
     ├── DrainingError             this node takes no new work
-    ├── DeadlineExceededError     the caller's time is over
     └── UnavailableError          the engine is gone and no peer could take over
 """
 
@@ -85,17 +84,6 @@ class DrainingError(RequestError):
 
     def __init__(self) -> None:
         super().__init__("this node is draining and takes no new work; send the request to another node")
-
-
-class DeadlineExceededError(RequestError):
-    """The caller's deadline passed first."""
-
-    grpc_status = grpc.StatusCode.DEADLINE_EXCEEDED
-    http_status = 504
-    http_type = "timeout"
-
-    def __init__(self) -> None:
-        super().__init__("the deadline passed before the answer was complete")
 
 
 class UnavailableError(RequestError):

@@ -103,6 +103,8 @@ class Forwarder:
                     yield self._checked(node_id, wire.tokens_from_pb(request.id, response.tokens))
                 elif kind == "finished":
                     self._observe(node_id, response.finished.load)
+                    if response.finished.reason not in wire.FINISH_REASON_FROM_PB:
+                        raise PeerFailedError(f"{short_id(node_id)} ended the answer for no known reason")
                     yield wire.finished_from_pb(request.id, response.finished)
                     return
         except TimeoutError:

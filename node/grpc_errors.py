@@ -9,6 +9,7 @@ from typing import NoReturn, TypeVar
 import grpc.aio
 
 from engine import errors as engine_errors
+from node.admission import SHORTEST_RETRY_SECONDS
 from node.errors import InvalidRequestError, OverloadedError, RequestError, UnavailableError
 
 RETRY_AFTER_TRAILER = "retry-after-ms"
@@ -22,6 +23,8 @@ def engine_errors_as_request_errors() -> Iterator[None]:
     """What the engine refuses is the request's fault; that it is gone is not."""
     try:
         yield
+    except engine_errors.QueueFullError as error:  # several got past admission at once
+        raise OverloadedError(SHORTEST_RETRY_SECONDS) from error
     except engine_errors.RequestError as error:
         raise InvalidRequestError(str(error)) from error
     except engine_errors.EngineError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -35,7 +36,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         context: grpc.aio.ServicerContext[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse],
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         async with grpc_statuses(context):
-            built = self._builder.build(
+            built = await asyncio.to_thread(
+                self._builder.build,
                 wire.prompt_from_pb(request),
                 wire.options_from_pb(request.sampling),
                 model=request.model,
@@ -53,7 +55,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.TokenizeResponse:
         async with grpc_statuses(context):
             self._builder.check_model(request.model)
-            token_ids = self._builder.tokenize(wire.prompt_from_pb(request))
+            token_ids = await asyncio.to_thread(self._builder.tokenize, wire.prompt_from_pb(request))
             return inference_pb2.TokenizeResponse(token_ids=wire.token_ids_to_pb(token_ids))
 
     async def ListModels(

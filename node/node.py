@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import socket
 import time
@@ -42,7 +41,7 @@ from node.pipeline import Pipeline
 from node.prompt_hasher import PromptHasher
 from node.request import Request
 from node.request_builder import RequestBuilder
-from node.state import RunningNode, StateDir
+from node.state import StateDir
 from node.tenants import Tenants
 from overlay.core.errors import OverlayError
 from overlay.core.router import Router
@@ -55,6 +54,9 @@ from rumormill.v1 import admin_pb2_grpc, inference_pb2_grpc, overlay_pb2_grpc
 log = logging.getLogger("rumormill.node")
 
 LOOPBACK = "127.0.0.1"
+MAX_WAITING = 1024
+"""Requests that queue behind the running ones."""
+
 EVERY_INTERFACE = "0.0.0.0"  # noqa: S104  mutual TLS guards it
 
 
@@ -76,7 +78,7 @@ class Node:
         self.config = config
         self.state = StateDir(config.resolved_state_dir())
         self.token: MeshToken | None = None  # stays so in a mesh with certificates of its own
-        self.admission = Admission(config.max_queued_tokens)
+        self.admission = Admission(config.max_queued_tokens, config.max_running + MAX_WAITING)
         self.blocks = OwnBlocks()
         self.decisions = DecisionFeed()
         self.metrics = Metrics()
@@ -141,6 +143,7 @@ class Node:
                 threads=config.threads,
                 kv_memory_bytes=config.kv_memory_mib << 20,
                 max_running=config.max_running,
+                max_waiting=MAX_WAITING,
             ),
             on_blocks=self._blocks_changed,
             on_stats=self._stats_changed,
@@ -214,7 +217,6 @@ class Node:
         self.http_server = HttpServer(application, http_socket, self.config.http_cert, self.config.http_key)
         await self.http_server.start()
         self._stack.push_async_callback(self.http_server.stop)
-        self.state.announce(RunningNode(os.getpid(), self.node_id, self.grpc_address, self.http_url))
         log.info("node %s serves gRPC on %s and HTTP on %s", self.node_id, self.grpc_address, self.http_url)
 
     def _addresses(self) -> tuple[Address, ...]:

@@ -71,6 +71,7 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
                 output = await submitting
             finally:
                 submitting.cancel()
+                await asyncio.gather(submitting, return_exceptions=True)
             while True:
                 if output.token_ids:
                     yield overlay_pb2.ForwardResponse(tokens=wire.tokens_to_pb(output))

@@ -152,7 +152,7 @@ class Pipeline:
                             outcome = "ok"
                             self._count(event)
                         yield event
-        except GeneratorExit:
+        except (GeneratorExit, asyncio.CancelledError):
             outcome = "cancelled" if outcome == "failed" else outcome
             raise
         except OverloadedError:
@@ -169,11 +169,13 @@ class Pipeline:
         route: Route | None = None
         while True:
             if route and (reason := answer.ended(self._tokenizer.eos_token_ids)):
-                yield Done(reason, answer.usage(), route)  # only the last word was lost
+                if text := answer.tail():  # only the last word was lost
+                    yield Chunk(text, (), len(answer.token_ids))
+                yield Done(reason, answer.usage(), route)
                 return
             remaining = answer.remaining()
             query = self._hasher.query(remaining)
-            decision = self._decide(query, request.policy, avoid)
+            decision = self._decide(query, request.policy, avoid, begun=route is not None)
             self._on_decision(request, decision)
             route = Route(request.id, self._node_id, decision.target, decision, decision.chosen.cached_tokens)
             yield route
@@ -190,20 +192,26 @@ class Pipeline:
                             yield Done(reason, answer.usage(), route)
                             return
                 raise PeerFailedError("the answer ended without a reason")
-            except (PeerBusyError, PeerFailedError) as error:
+            except PeerBusyError as error:
                 avoid[decision.target] = str(error)
+            except PeerFailedError as error:
+                avoid[decision.target] = str(error)
+                self._router.quarantine.failed(decision.target, self._clock())
             except EngineDied as error:
                 engine_deaths += 1
                 if engine_deaths >= MAX_ENGINE_DEATHS:
                     raise UnavailableError(str(error)) from error
 
-    def _decide(self, query: Query, policy: str, avoid: dict[NodeId, str]) -> Decision:
-        """The next place to try; raises OverloadedError when that is a full queue here."""
+    def _decide(self, query: Query, policy: str, avoid: dict[NodeId, str], *, begun: bool) -> Decision:
+        """The next place to try; raises OverloadedError when that is a full queue here.
+
+        A request that was let in once, `begun`, always has a place here.
+        """
         refused = sum(node_id != self._node_id for node_id in avoid)
         if refused >= MAX_PEERS:
             policy = "local"
         stats = self._engine.stats
-        own = self._admission.accepts_clients(stats)
+        own = begun or self._admission.accepts_clients(stats)
         if not self._engine.ready:
             avoid = {self._node_id: "its engine restarts", **avoid}
         elif not own:
@@ -282,9 +290,6 @@ class Pipeline:
                     yield event
         except PeerBusyError as busy:
             attempt.busy(self._clock(), busy.retry_after_s)
-            raise
-        except PeerFailedError:
-            attempt.failed(self._clock())
             raise
 
     def _count(self, done: Done) -> None:

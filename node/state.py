@@ -1,25 +1,13 @@
-"""A node's folder on disk: token, key, epoch, known peers, and where its running process listens."""
+"""A node's folder on disk: token, key, epoch and known peers."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from certs.files import write_atomically
 from node.errors import StartupError
-
-
-@dataclass(frozen=True, slots=True)
-class RunningNode:
-    """What a running node says of itself to other programs of the same user."""
-
-    pid: int
-    node_id: str
-    grpc: str
-    http: str
 
 
 class StateDir:
@@ -40,7 +28,12 @@ class StateDir:
 
     def lock(self) -> None:
         """Claims the folder for this process until it ends."""
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StartupError(
+                f"state folder {self.path} can't be used: {error.strerror}; choose one with --state-dir"
+            ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -52,7 +45,6 @@ class StateDir:
         self._lock = descriptor
 
     def release(self) -> None:
-        (self.path / "node.json").unlink(missing_ok=True)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -65,13 +57,3 @@ class StateDir:
 
     def write_token(self, token: str) -> None:
         write_atomically(self.path / "token", f"{token}\n".encode())
-
-    def announce(self, running: RunningNode) -> None:
-        write_atomically(self.path / "node.json", json.dumps(asdict(running)).encode())
-
-    def running(self) -> RunningNode | None:
-        """The node that runs from this folder, or ran and was killed."""
-        try:
-            return RunningNode(**json.loads((self.path / "node.json").read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
-            return None

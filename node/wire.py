@@ -93,8 +93,7 @@ def tokens_from_pb(request_id: str, tokens: overlay_pb2.Tokens) -> TokenOutput:
 
 
 def finished_from_pb(request_id: str, finished: overlay_pb2.Finished) -> TokenOutput:
-    reason = FINISH_REASON_FROM_PB.get(finished.reason, FinishReason.CANCELLED)
-    return TokenOutput(request_id, 0, (), finished.cached_tokens, reason)
+    return TokenOutput(request_id, 0, (), finished.cached_tokens, FINISH_REASON_FROM_PB[finished.reason])
 
 
 def namespace_to_pb(namespace: Namespace) -> overlay_pb2.Namespace:

@@ -59,6 +59,8 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; nothing is left to tell it
         sys.exit(1)
+    except (OSError, UnicodeError) as error:
+        sys.exit(_fail(str(error), 1))
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -66,7 +66,7 @@ def issue(
     if authority is not None:
         mesh_id = pki.issue(authority, Role(role), out, name, lifetime).mesh_id
     else:
-        mesh_id = _issue_from_token(target, role, out, lifetime)
+        mesh_id = _issue_from_token(target, role, name, out, lifetime)
     if as_json:
         click.echo(json.dumps({"folder": str(out), "role": role, "server_name": f"node.{mesh_id}"}))
         return
@@ -77,7 +77,7 @@ def issue(
     )
 
 
-def _issue_from_token(target: Target, role: str, out: Path, lifetime: timedelta) -> str:
+def _issue_from_token(target: Target, role: str, name: str | None, out: Path, lifetime: timedelta) -> str:
     """Writes a leaf that the mesh's token vouches for; the mesh's id."""
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -89,6 +89,8 @@ def _issue_from_token(target: Target, role: str, out: Path, lifetime: timedelta)
     from certs.token_source import TokenSource
     from certs.trust import Denylist
 
+    if name is not None:
+        raise click.UsageError("--name needs --authority; a certificate from a token is named by its key")
     if role == Role.NODE.value:
         raise click.UsageError("a node makes its own certificate from the token: rumormill up --token ...")
     token = MeshToken.parse(target.find_token())

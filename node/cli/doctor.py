@@ -10,6 +10,7 @@ import click
 
 from node.cli.options import Target, json_option, node_options
 from node.config import DEFAULT_GRPC_PORT, NodeConfig
+from node.errors import StartupError
 
 if TYPE_CHECKING:
     from node.doctor import Check
@@ -39,11 +40,18 @@ def doctor(
     Exit status 1 when something is a problem.
     """
     from certs.roles import Role
+    from certs.token import MeshToken
+    from certs.token_source import caller_credentials
     from node.doctor import examine
 
+    try:
+        credentials = target.credentials(Role.NODE)
+    except StartupError as error:
+        click.echo(f"{error}; checking with a token of its own", err=True)
+        credentials = caller_credentials(MeshToken.make(), Role.NODE)
     checks = asyncio.run(
         examine(
-            target.credentials(Role.NODE),
+            credentials,
             listen,
             grpc_port,
             own_certificate=target.certs is not None,

@@ -90,4 +90,4 @@ def _print(answer: admin_pb2.ExplainRouteResponse) -> None:
         f"{answer.prompt_tokens} prompt tokens, policy {answer.policy}; * is the node that was asked"
     )
     console.print(table)
-    console.print(f"[bold]{answer.chosen[:8]}[/bold]: {answer.reason}")
+    console.print(f"{answer.chosen[:8]}: {answer.reason}")

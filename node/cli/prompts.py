@@ -18,11 +18,11 @@ raw_option = click.option(
 system_option = click.option("--system", metavar="TEXT", help="System prompt; the model's own by default.")
 
 _SAMPLING = (
-    click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True),
+    click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), default=256, show_default=True),
     click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
     click.option("--top-p", type=float, default=1.0, show_default=True),
-    click.option("--top-k", type=click.IntRange(min=0), default=0, show_default=True, help="0 means all."),
-    click.option("--seed", type=click.IntRange(min=0), help="Same seed, same answer. Default: drawn."),
+    click.option("--top-k", type=click.IntRange(0, 2**32 - 1), default=0, help="0 (default) means all."),
+    click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Same seed, same answer. Default: drawn."),
     click.option(
         "--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated."
     ),

@@ -20,5 +20,5 @@ def plain_table(*headings: str) -> Table:
 
 def terminal() -> Console:
     """Standard output, as wide as its terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=PIPE_COLUMNS)
+    console = Console(markup=False)  # peers and models choose some of what is shown
+    return console if console.is_terminal else Console(width=PIPE_COLUMNS, markup=False)

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from node.cli.options import json_option
 from node.config import ENVIRONMENT_PREFIX, NodeConfig, make_config, option_name, read_config_file
+from node.errors import StartupError
 
 if TYPE_CHECKING:
     from node.node import Node
@@ -98,7 +99,7 @@ async def _serve(config: NodeConfig, *, until_eof: bool, as_json: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted.set)
     if until_eof:
-        loop.add_reader(sys.stdin, _at_end_of_input, loop, interrupted.set)
+        _watch_input(loop, interrupted.set)
     if not as_json:
         click.echo(f"loading {config.model} ...", err=True)
     stop = asyncio.create_task(interrupted.wait())
@@ -114,10 +115,18 @@ async def _serve(config: NodeConfig, *, until_eof: bool, as_json: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _interrupt, node)
     if until_eof:
-        loop.add_reader(sys.stdin, _at_end_of_input, loop, node.stop_now)
+        _watch_input(loop, node.stop_now)
     if interrupted.is_set():
         node.stop_now()
     await node.run()
+
+
+def _watch_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Raises StartupError for an input that can't be watched: a file has its end from the beginning."""
+    try:
+        loop.add_reader(sys.stdin, _at_end_of_input, loop, stop)
+    except OSError:
+        raise StartupError("--until-eof needs a pipe or terminal as standard input") from None
 
 
 def _at_end_of_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:

@@ -43,7 +43,7 @@ def print_requests(console: Console, run: PolicyRun, names: dict[str, str]) -> N
             str(result.predicted_cached_tokens),
             str(result.cached_tokens),
             f"{result.ttft_s * 1000:.0f}",
-            f"[red]{result.error}[/red]" if result.error else result.text[:ANSWER_CHARACTERS],
+            result.error or result.text[:ANSWER_CHARACTERS],
         )
     console.print(f"\npolicy {run.policy}: tokens of each prompt, predicted and found in the cache")
     console.print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -98,7 +99,9 @@ class _Door:
         self, prompt: Prompt, body: GenerationBody, http: HttpRequest, *, chat: bool
     ) -> Response:
         salt = self._tenants.salt(self.caller(http))
-        request = self._builder.build(prompt, body.sampling(), model=body.model, salt=salt)
+        request = await asyncio.to_thread(
+            self._builder.build, prompt, body.sampling(), model=body.model, salt=salt
+        )
         style = AnswerFormat(request, self._info.model_name, chat=chat, include_usage=body.include_usage)
         try:
             if body.stream:

@@ -99,6 +99,22 @@ def rumormill_state_of(mesh: LocalMesh) -> str:
     return str(mesh.nodes[0].log.parent)
 
 
+def test_a_state_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = rumormill(
+        "up", "--grpc-port", "0", "--http-port", "0", "--state-dir", str(tmp_path / "file")
+    ).refusal()
+    assert "--state-dir" in said
+
+
+def test_numbers_past_what_the_wire_can_carry(node: list[str]) -> None:
+    for option in ("--seed", "--max-tokens", "--top-k"):
+        wrong = rumormill("generate", "x", option, "9" * 20, *node)
+        assert wrong.status == 2
+        assert option in wrong.err
+        assert "Traceback" not in wrong.err
+
+
 def test_wrong_use_is_told_with_status_2() -> None:
     wrong = rumormill("generate", "x", "--max-tokens", "none")
     assert wrong.status == 2

@@ -58,6 +58,7 @@ def wait_for_descendants(pid: int, count: int) -> list[psutil.Process]:
     """Once the nodes have begun to start their engines."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
+        time.sleep(0.05)
         found = psutil.Process(pid).children(recursive=True)
         if len(found) >= count:
             return found

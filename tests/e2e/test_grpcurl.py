@@ -97,3 +97,17 @@ def objects(stream: str) -> list[dict[str, str]]:
         while at < len(stream) and stream[at].isspace():
             at += 1
     return found
+
+
+def test_health_can_be_watched(mesh: LocalMesh, certificates: tuple[Path, str]) -> None:
+    folder, name = certificates
+    tls = ["-cacert", f"{folder}/ca.crt", "-cert", f"{folder}/tls.crt", "-key", f"{folder}/tls.key"]
+    call = [mesh.nodes[0].grpc, "grpc.health.v1.Health/Watch"]
+    with subprocess.Popen(
+        [str(GRPCURL), *tls, "-servername", name, *call], stdout=subprocess.PIPE, text=True
+    ) as watching:
+        try:
+            assert watching.stdout is not None
+            assert "SERVING" in watching.stdout.readline() + watching.stdout.readline()
+        finally:
+            watching.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.block_hash import Namespace
 from engine.errors import EngineDied
@@ -47,6 +47,8 @@ class FakeEngine:
     submitted: list[GenerationRequest] = field(default_factory=list)
     open: int = 0
     ready: bool = True
+    stuck: asyncio.Event | None = None
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
     info: EngineInfo = INFO
 
     @property
@@ -67,6 +69,9 @@ class FakeEngine:
         self.submitted.append(request)
         self.open += 1
         try:
+            self.entered.set()
+            if self.stuck is not None:
+                await self.stuck.wait()
             outputs = answer(request.request_id, request.token_ids, request.sampling.max_tokens)
             async with aclosing(outputs):
                 async for output in outputs:
@@ -109,10 +114,14 @@ class FakePeers:
                 yield lie
             outputs = answer(request.id, request.token_ids, request.sampling.max_tokens)
             async with aclosing(outputs):
+                # As on the wire: the finish is a message of its own after the last token.
                 async for output in outputs:
                     if output.first_index == behaviour:
                         raise PeerFailedError(f"{node_id} stopped")
-                    yield output
+                    yield replace(output, finish_reason=None)
+            if behaviour == request.sampling.max_tokens:
+                raise PeerFailedError(f"{node_id} stopped before its last word")
+            yield TokenOutput(request.id, 0, (), 4, FinishReason.LENGTH)
         finally:
             self.open -= 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -51,7 +52,7 @@ class World:
         self.hearsay = FakeHearsay(views, dict.fromkeys(self.peers.behaviour, 2))
         self.now = 100.0
         self.router = Router(self.hearsay, NAMESPACE.model, "longest-prefix", random.Random(1))
-        self.admission = Admission(1000)
+        self.admission = Admission(1000, 100)
         self.in_flight = InFlight()
         self.metrics = Metrics()
         self.forwarded: list[NodeId] = []
@@ -215,6 +216,7 @@ async def test_a_peer_that_skips_or_adds_tokens_is_given_up() -> None:
         events = await world.ask()
         assert tokens_of(events) == continuation(PROMPT, 6)
         assert routes_of(events) == [A, SELF]
+        assert world.router.quarantine.remaining(A, world.now) > 0
 
 
 async def test_a_peer_cannot_claim_more_cached_tokens_than_the_prompt_has() -> None:
@@ -240,3 +242,41 @@ async def test_a_resumed_answer_says_how_much_of_it_was_delivered() -> None:
     world = World(a=4)
     await world.ask()
     assert [request.resumed_tokens for request in world.engine.submitted] == [4]
+
+
+async def test_text_held_back_is_shown_when_the_last_word_was_lost() -> None:
+    world = World(a=6)
+    text = FakeTokenizer().decode(continuation(PROMPT, 6))
+    events = await world.ask(stop=[text[-1] + "zzz"])
+    assert "".join(event.text for event in events if isinstance(event, Chunk)) == text
+
+
+async def test_an_answer_once_begun_is_finished_by_a_full_node() -> None:
+    world = World(FakeEngine(queued=4000), a=3)
+    events = await world.ask()
+    assert routes_of(events) == [A, SELF]
+    assert tokens_of(events) == continuation(PROMPT, 6)
+
+
+async def test_a_cancelled_request_is_counted_as_such() -> None:
+    world = World()
+    world.engine.stuck = asyncio.Event()
+    asking = asyncio.create_task(world.ask())
+    await world.engine.entered.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert world.count("cancelled", "local") == 1
+    assert world.count("failed", "local") is None
+    assert world.engine.open == world.in_flight.count == 0
+
+
+async def test_a_node_without_a_free_slot_uses_its_peers_and_alone_refuses() -> None:
+    world = World(a=None)
+    world.admission.max_requests = 0
+    world.hearsay.matches.clear()
+    assert routes_of(await world.ask()) == [A]
+    alone = World()
+    alone.admission.max_requests = 0
+    with pytest.raises(OverloadedError):
+        await alone.ask()
