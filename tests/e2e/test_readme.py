@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from node.config import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT
 from tests.e2e.conftest import ROOT
 
 pytestmark = pytest.mark.e2e
@@ -48,6 +50,10 @@ def shell(command: str, home: Path, stdin: str = "") -> str:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A user's home with a node started by the two commands of the README."""
+    for port in (DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                pytest.skip(f"something listens on port {port}, which the README's commands use")
     folder = tmp_path_factory.mktemp("home")
     make_token, up = blocks()[1]
     token = shell(make_token, folder).strip()
