@@ -209,6 +209,8 @@ class Router:
 
     def _candidates(self, query: Query, now: float, avoid: Mapping[NodeId, str]) -> list[Candidate]:
         own_id, matches = self._hearsay.node_id, self._hearsay.match(query.hashes)
+        peers = self._hearsay.peers()
+        nodes = len(peers) + 1
         own_blocks = max(query.own_cached_tokens // query.block_size, matches.get(own_id, 0))
         candidates = [
             Candidate(
@@ -218,10 +220,10 @@ class Router:
                 is_self=True,
                 excluded=avoid.get(own_id, ""),
                 usual_wait_s=self.outlook.usual_wait_s(own_id),
-                demand=self._demand(query, own_blocks, now),
+                demand=self._demand(query, own_blocks, nodes, now),
             )
         ]
-        for peer in self._hearsay.peers():
+        for peer in peers:
             if peer.load is None:
                 continue
             blocks = matches.get(peer.node_id, 0)
@@ -235,16 +237,15 @@ class Router:
                     reserved_tokens=self._reserved.get(peer.node_id, 0),
                     excluded=avoid.get(peer.node_id, "") or self._exclusion(peer, peer.load, now),
                     usual_wait_s=self.outlook.usual_wait_s(peer.node_id),
-                    demand=self._demand(query, blocks, now),
+                    demand=self._demand(query, blocks, nodes, now),
                 )
             )
         return candidates
 
-    def _demand(self, query: Query, blocks: int, now: float) -> float:
+    def _demand(self, query: Query, blocks: int, nodes: int, now: float) -> float:
         """Requests expected for the leading `blocks` of a prompt, if peers are asked as often as here."""
         if not blocks:
             return 0.0
-        nodes = len(self._hearsay.peers()) + 1
         return self.demand.of(query.hashes[min(blocks, len(query.hashes)) - 1], now) * nodes
 
     def _exclusion(self, peer: PeerView, load: Load, now: float) -> str:
