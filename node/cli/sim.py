@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,7 @@ from node.cli.options import json_option
 
 if TYPE_CHECKING:
     from overlay.sim.report import OverlayReport
+    from overlay.sim.routing.report import RoutingReport
 
 
 @click.group(short_help="Simulate a mesh: the shipped code under a virtual clock.")
@@ -84,4 +86,78 @@ def _print(report: OverlayReport) -> None:
         table.add_row(name, value)
     console = terminal()
     console.print(f"{report.nodes} nodes, loss {report.loss:.0%}, seed {report.seed}")
+    console.print(table)
+
+
+@sim.command()
+@click.option("--workload", default="mmlu", show_default=True, help="One, or several with commas between.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    required=True,
+    help="Folder with mmlu/, mooncake/ and tau_bench/.",
+)
+@click.option("--nodes", type=click.IntRange(1, 1024), default=4, show_default=True)
+@click.option("--delay-ms", type=click.FloatRange(0), default=1.0, show_default=True, help="One way.")
+@click.option("--skew", type=click.FloatRange(0), default=0.0, show_default=True, help="Zipf exponent.")
+@click.option("--load", type=click.FloatRange(0, min_open=True), default=0.6, help="Share of capacity.")
+@click.option("--requests", type=click.IntRange(2, 100_000), default=400, show_default=True)
+@click.option("--gossip-s", type=click.FloatRange(0), default=1.0, show_default=True, help="Age of hearsay.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@json_option
+def routing(
+    workload: str,
+    data: Path,
+    nodes: int,
+    delay_ms: float,
+    skew: float,
+    load: float,
+    requests: int,
+    gossip_s: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Routing policies on the same requests: time to first token, hit rate, balance.
+
+    The shipped router decides; the engine is a model of the real one. The first quarter of the requests
+    warms the mesh up, and doesn't count.
+    """
+    from overlay.sim.routing.run import run_routing
+    from overlay.sim.routing.workloads import WorkloadError
+
+    reports = []
+    for name in workload.split(","):
+        try:
+            reports.append(
+                run_routing(
+                    name.strip(),
+                    data,
+                    nodes=nodes,
+                    delay_ms=delay_ms,
+                    skew=skew,
+                    load=load,
+                    requests=requests,
+                    gossip_s=gossip_s,
+                    seed=seed,
+                )
+            )
+        except WorkloadError as error:
+            raise click.UsageError(str(error)) from None
+        if not as_json:
+            _print_routing(reports[-1])
+    if as_json:
+        objects = [report.to_dict() for report in reports]
+        click.echo(json.dumps(objects[0] if len(objects) == 1 else {"workloads": objects}))
+
+
+def _print_routing(report: RoutingReport) -> None:
+    from node.cli.table import plain_table, terminal
+    from overlay.sim.routing.report import ROW_TITLES
+
+    table = plain_table(ROW_TITLES[0], *(f">{title}" for title in ROW_TITLES[1:]))
+    for row in report.rows():
+        table.add_row(*row)
+    console = terminal()
+    cell = report.cell
+    console.print(f"\n{cell.workload}: {cell.nodes} nodes, {cell.delay_ms:g} ms, load {cell.load:.0%}")
     console.print(table)
