@@ -187,7 +187,7 @@ class Node:
             self.in_flight,
             self.metrics,
             on_decision=self.decisions.publish,
-            on_forwarded=self.mesh.note_forwarded,
+            on_sent=self.mesh.note_forwarded,
         )
 
     async def _open_doors(self, http_socket: socket.socket) -> None:

@@ -115,7 +115,7 @@ class Pipeline:
         in_flight: InFlight,
         metrics: Metrics,
         on_decision: Callable[[Request, Decision], None],
-        on_forwarded: Callable[[NodeId, Sequence[BlockHash]], None],
+        on_sent: Callable[[NodeId, Sequence[BlockHash]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node_id = node_id
@@ -128,7 +128,7 @@ class Pipeline:
         self._in_flight = in_flight
         self._metrics = metrics
         self._on_decision = on_decision
-        self._on_forwarded = on_forwarded
+        self._on_sent = on_sent
         self._clock = clock
 
     async def generate(self, request: Request, timeout_s: float | None = None) -> AsyncGenerator[Event, None]:
@@ -230,6 +230,7 @@ class Pipeline:
     ) -> AsyncGenerator[TokenOutput, None]:
         if decision.target == self._node_id:
             await self._wait_for_engine()
+            self._on_sent(self._node_id, query.hashes)
             outputs = self._engine.submit(
                 GenerationRequest(
                     request.id,
@@ -244,7 +245,7 @@ class Pipeline:
                     yield output
             return
         attempt = self._router.attempt(decision)
-        self._on_forwarded(decision.target, query.hashes)
+        self._on_sent(decision.target, query.hashes)
         try:
             async with aclosing(self._forward(request, decision, deadline, attempt)) as outputs:
                 async for output in outputs:

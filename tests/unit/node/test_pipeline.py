@@ -55,7 +55,7 @@ class World:
         self.admission = Admission(1000, 100)
         self.in_flight = InFlight()
         self.metrics = Metrics()
-        self.forwarded: list[NodeId] = []
+        self.sent: list[NodeId] = []
         self.pipeline = Pipeline(
             SELF,
             self.engine,
@@ -67,7 +67,7 @@ class World:
             self.in_flight,
             self.metrics,
             on_decision=lambda request, decision: None,
-            on_forwarded=lambda node_id, hashes: self.forwarded.append(node_id),
+            on_sent=lambda node_id, hashes: self.sent.append(node_id),
             clock=lambda: self.now,
         )
 
