@@ -30,6 +30,7 @@ from engine.kv_cache import block_count
 from engine.loading import load_decoder
 from engine.model_files import open_model
 from engine.prefix_cache import PrefixCache
+from engine.outline import CachedRun
 from engine.requests import check_request, most_tokens
 from engine.runner import ModelRunner, Sample
 from engine.scheduler import Scheduler
@@ -144,6 +145,10 @@ class Engine:
                 outputs.append(self._emit(work.sequence, sampled[work]))
         self._cost.observe(sum(work.count for work in works), decoding, time.perf_counter() - started)
         return outputs
+
+    def outline(self, limit: int) -> tuple[CachedRun, ...]:
+        """The most used runs of cached blocks, each after its parent."""
+        return self._prefix_cache.outline(limit)
 
     def flush(self) -> None:
         """Forgets every cached block that no running request holds."""

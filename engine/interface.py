@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from engine.block_hash import Namespace
+from engine.outline import CachedRun
+
+LOWEST_PRIORITY: Final = -2
+HIGHEST_PRIORITY: Final = 2
 
 
 class FinishReason(Enum):
@@ -159,3 +163,9 @@ class EngineClient(Protocol):
 
 BlockListener = Callable[[BlockEvents], None]
 StatsListener = Callable[[EngineStats], None]
+    async def outline(self, limit: int) -> tuple[CachedRun, ...]:
+        """The most used runs of cached blocks, at most `limit`, each after its parent.
+
+        Raises EngineDiedError when the engine is gone.
+        """
+

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.interface import BlockEvents, EngineInfo, EngineStats, GenerationRequest, TokenOutput
+from engine.outline import CachedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,15 @@ class Flush:
     number: int
 
 
-Command = Configure | Submit | Abort | Flush
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Answer Outlined with the same number and at most `limit` runs of the prefix cache."""
+
+    number: int
+    limit: int
+
+
+Command = Configure | Submit | Abort | Flush | Outline
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +89,12 @@ class Flushed:
     number: int
 
 
-Reply = Ready | Failed | Refused | Report | Flushed
+@dataclass(frozen=True, slots=True)
+class Outlined:
+    """What the prefix cache looks like now."""
+
+    number: int
+    runs: tuple[CachedRun, ...]
+
+
+Reply = Ready | Failed | Refused | Report | Flushed | Outlined

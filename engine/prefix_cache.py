@@ -20,12 +20,13 @@ from collections.abc import Iterator, Sequence
 from engine.block_hash import BlockHasher, Namespace
 from engine.blocks import BlockPool
 from engine.interface import BlockEvents
+from engine.outline import CachedRun, outline
 
 
 class Node:
-    """One cached block: its place in the tree, its KV block and how many sequences use it."""
+    """One cached block: its place in the tree, its KV block, how many sequences use it and how many did."""
 
-    __slots__ = ("block", "block_hash", "children", "key", "parent", "references")
+    __slots__ = ("block", "block_hash", "children", "hits", "key", "parent", "references")
 
     def __init__(self, parent: Node | None, key: bytes, block: int, block_hash: int) -> None:
         self.parent = parent
@@ -34,6 +35,7 @@ class Node:
         self.block_hash = block_hash
         self.children: dict[bytes, Node] = {}
         self.references = 0
+        self.hits = 0
 
 
 class Root(Node):
@@ -101,6 +103,7 @@ class PrefixCache:
             if node.references == 0:
                 del self._idle[node]
             node.references += 1
+            node.hits += 1
 
     def release(self, path: Sequence[Node]) -> None:
         """Gives back the references of a path; its nodes stay cached until their blocks are needed."""
@@ -149,6 +152,10 @@ class PrefixCache:
         """Evicts everything that no sequence references."""
         while self._idle:
             self._evict()
+
+    def outline(self, limit: int) -> tuple[CachedRun, ...]:
+        """The most used runs of blocks, each after its parent."""
+        return outline(self._roots.values(), limit)
 
     def take_events(self) -> BlockEvents:
         """The net changes since the last call."""

@@ -21,7 +21,22 @@ from engine.interface import (
     StatsListener,
     TokenOutput,
 )
-from engine.messages import Abort, Configure, Failed, Flush, Flushed, Ready, Refused, Reply, Report, Submit
+from engine.messages import (
+    Abort,
+    Command,
+    Configure,
+    Failed,
+    Flush,
+    Flushed,
+    Outline,
+    Outlined,
+    Ready,
+    Refused,
+    Reply,
+    Report,
+    Submit,
+)
+from engine.outline import CachedRun
 from engine.requests import check_request
 
 STATS_INTERVAL = 0.02
@@ -71,7 +86,7 @@ class EngineProcess:
         self._streams: dict[str, _Stream] = {}
         self._submitted = 0
         self._uncounted: deque[tuple[int, int]] = deque()
-        self._flushes: dict[int, asyncio.Future[None]] = {}
+        self._asked: dict[int, asyncio.Future[Flushed | Outlined]] = {}
         self._numbers = itertools.count()
         self._restart: asyncio.Task[None] | None = None
         self._alive = asyncio.Event()
@@ -135,14 +150,12 @@ class EngineProcess:
 
     async def flush(self) -> None:
         """Forgets every cached block that no running request holds; listeners hear of it first."""
-        number = next(self._numbers)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._flushes[number] = done
-        try:
-            self._send(Flush(number))
-            await done
-        finally:
-            self._flushes.pop(number, None)
+        await self._ask(Flush(next(self._numbers)))
+
+    async def outline(self, limit: int) -> tuple[CachedRun, ...]:
+        """The most used runs of cached blocks, at most `limit`, each after its parent."""
+        answer = await self._ask(Outline(next(self._numbers), limit))
+        return answer.runs if isinstance(answer, Outlined) else ()
 
     def submit(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
         """Streams the answer, from the first iteration on; closing the generator aborts the request.
@@ -184,7 +197,16 @@ class EngineProcess:
             if not finished and self._child is not None:
                 self._send(Abort(request.request_id))
 
-    def _send(self, command: Submit | Abort | Flush | Configure) -> None:
+    async def _ask(self, question: Flush | Outline) -> Flushed | Outlined:
+        answer: asyncio.Future[Flushed | Outlined] = asyncio.get_running_loop().create_future()
+        self._asked[question.number] = answer
+        try:
+            self._send(question)
+            return await answer
+        finally:
+            self._asked.pop(question.number, None)
+
+    def _send(self, command: Command) -> None:
         if self._child is None:
             raise EngineDied("the engine died and is being restarted; try another node or again soon")
         if not self._child.send(command):
@@ -216,9 +238,10 @@ class EngineProcess:
                 self._settle(error)
             case Refused(request_id, error):
                 self._deliver(request_id, error)
-            case Flushed(number):
-                if number in self._flushes and not self._flushes[number].done():
-                    self._flushes[number].set_result(None)
+            case Flushed() | Outlined():
+                answer = self._asked.get(reply.number)
+                if answer is not None and not answer.done():
+                    answer.set_result(reply)
             case Report():
                 if child is self._child:
                     self._report(reply)
@@ -278,9 +301,9 @@ class EngineProcess:
         self._uncounted.clear()
         for stream in tuple(self._streams.values()):
             stream.put(error)
-        for done in self._flushes.values():
-            if not done.done():
-                done.set_exception(error)
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(error)
 
     def _tell_stats(self) -> None:
         if self._on_stats is not None:

@@ -11,7 +11,20 @@ import threading
 from multiprocessing.connection import Connection
 
 from engine.errors import EngineError
-from engine.messages import Abort, Command, Configure, Failed, Flush, Flushed, Ready, Refused, Report, Submit
+from engine.messages import (
+    Abort,
+    Command,
+    Configure,
+    Failed,
+    Flush,
+    Flushed,
+    Outline,
+    Outlined,
+    Ready,
+    Refused,
+    Report,
+    Submit,
+)
 
 _PR_SET_PDEATHSIG = 1
 
@@ -76,6 +89,8 @@ def _serve(connection: Connection, inbox: queue.SimpleQueue[Command]) -> None:
                 case Flush(number):
                     engine.flush()
                     flushes.append(number)
+                case Outline(number, limit):
+                    connection.send(Outlined(number, engine.outline(limit)))
                 case Configure():
                     raise AssertionError("worker: configured twice")
         outputs = engine.step()
