@@ -62,20 +62,26 @@ class Credentials:
         self._lock = threading.Lock()
         self._ssl_context: tuple[Material, ssl.SSLContext] | None = None
         material = source.current()
-        self.identity = material.identity
         self.node_id = key_id(material.key.public_key())
+        self._block_hash_key = material.block_hash_key
+
+    @property
+    def identity(self) -> Identity:
+        return self._source.current().identity
 
     @property
     def mesh_id(self) -> str:
-        return self._source.current().identity.mesh_id
+        return self.identity.mesh_id
 
     @property
     def block_hash_key(self) -> bytes:
-        """The key of the mesh's block hashes; raises CertificateRefusedError for a client."""
-        key = self._source.current().block_hash_key
-        if key is None:
+        """The key of the mesh's block hashes, from the start: what is cached was hashed with it.
+
+        Raises CertificateRefusedError for a client.
+        """
+        if self._block_hash_key is None:
             raise CertificateRefusedError(f"{self.identity} has no block hash key: only nodes hash blocks")
-        return key
+        return self._block_hash_key
 
     @property
     def discovery_tags(self) -> tuple[str, ...]:

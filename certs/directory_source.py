@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from certs.credentials import Credentials, Material
 from certs.errors import CertsError, PkiError
+from certs.files import Signature, file_signature
 from certs.identity import Identity, claimed_identity
 from certs.node_key import load_private_key
 from certs.roles import Role
@@ -41,9 +42,13 @@ DENYLIST_FILE = "denylist"
 CHECK_PERIOD_S = 1.0
 """A handshake looks for changed files at most this often."""
 
-MAX_FILE_BYTES = 1 << 20
+RETRY_S = 60.0
+"""Files that were refused are read again this often, changed or not."""
 
-_Signature = tuple[tuple[str, int, int, int], ...]
+LITTLE_LIFE = 0.1
+"""A leaf with less than this share of its life left is warned of: renewal is late."""
+
+MAX_FILE_BYTES = 1 << 20
 
 
 class DirectorySource:
@@ -64,6 +69,8 @@ class DirectorySource:
         self._lock = threading.Lock()
         self._signature = self._sign_files()
         self._checked_at = monotonic()
+        self._refused_at: float | None = None
+        self._warned_of: Material | None = None
         self._material = load_material(folder, clock())
 
     def current(self) -> Material:
@@ -71,38 +78,53 @@ class DirectorySource:
             now = self._monotonic()
             if now - self._checked_at >= CHECK_PERIOD_S:
                 self._checked_at = now
-                self._reload_if_changed()
+                self._follow_files(now)
+                self._warn_of_end()
             return self._material
 
-    def _reload_if_changed(self) -> None:
+    def _follow_files(self, now: float) -> None:
         signature = self._sign_files()
-        if signature == self._signature:
+        is_news = signature != self._signature
+        # What was refused is tried again: a leaf from the near future becomes valid by itself.
+        is_due = self._refused_at is not None and now - self._refused_at >= RETRY_S
+        if not (is_news or is_due):
             return
-        self._signature = signature
+        self._signature, self._refused_at = signature, None
         try:
             material = load_material(self._folder, self._clock())
             _check_successor(self._material.identity, material.identity)
         except CertsError as error:
-            log.error(
+            self._refused_at = now
+            log.log(
+                logging.ERROR if is_news else logging.DEBUG,
                 "the new certificates in %s are not used, the old ones stay until %s: %s",
                 self._folder, self._material.identity.not_after, error,
             )  # fmt: skip
             return
         if _content(material) != _content(self._material):
-            log.info(
-                "using the new certificates in %s, valid to %s", self._folder, material.identity.not_after
-            )
-            self._material = material
+            self._take(material)
 
-    def _sign_files(self) -> _Signature:
-        found = []
-        for name in (CERTIFICATE_FILE, KEY_FILE, AUTHORITIES_FILE, HASH_KEY_FILE):
-            try:
-                status = (self._folder / name).stat()
-            except OSError:
-                continue
-            found.append((name, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
-        return tuple(found)
+    def _take(self, material: Material) -> None:
+        log.info("using the new certificates in %s, valid to %s", self._folder, material.identity.not_after)
+        if material.block_hash_key != self._material.block_hash_key:
+            log.warning(
+                "%s has changed: this node hashes with the old key until it is restarted, and shares caches "
+                "with nodes of that key only",
+                self._folder / HASH_KEY_FILE,
+            )
+        self._material = material
+
+    def _warn_of_end(self) -> None:
+        """Once for each leaf."""
+        identity = self._material.identity
+        left, life = identity.not_after - self._clock(), identity.not_after - identity.not_before
+        if left < life * LITTLE_LIFE and self._warned_of is not self._material:
+            self._warned_of = self._material
+            log.warning("the certificate in %s ends at %s: renew it now", self._folder, identity.not_after)
+
+    def _sign_files(self) -> list[Signature | None]:
+        names = (CERTIFICATE_FILE, KEY_FILE, AUTHORITIES_FILE, HASH_KEY_FILE)
+        return [file_signature(self._folder / name) for name in names]
 
 
 def directory_credentials(folder: Path) -> Credentials:

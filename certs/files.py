@@ -5,6 +5,24 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from typing import TypeAlias
+
+Signature: TypeAlias = tuple[int, int, int, int]
+"""Differs whenever a file's content may have changed: times of content and inode, size, inode."""
+
+
+UNREADABLE: Signature = (0, 0, 0, 0)
+
+
+def file_signature(path: Path) -> Signature | None:
+    """None where there is no file, UNREADABLE where that can't be told."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return UNREADABLE
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from certs.files import write_atomically
 from certs.identity import Identity, claimed_identity, is_valid_name, key_id
 from certs.node_key import load_private_key, private_pem
 from certs.roles import Role
-from certs.trust import load_certificate, parse_denylist, utc_now
+from certs.trust import denylist_entry, load_certificate, parse_denylist, utc_now
 
 AUTHORITY_KEY_FILE = "ca.key"
 AUTHORITY_LIFETIME = timedelta(days=3650)
@@ -117,10 +118,13 @@ def issue(
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(folder / KEY_FILE, private_pem(key))
+        _copy(AUTHORITIES_FILE, authority_folder, folder, 0o644)
+        if role is Role.NODE:
+            _copy(HASH_KEY_FILE, authority_folder, folder, 0o600)
+        # Added to, not replaced: whom this node denies stays denied.
+        _deny(folder / DENYLIST_FILE, parse_denylist(authority_folder / DENYLIST_FILE))
+        # Last, so that a running node finds what belongs to it.
         write_atomically(folder / CERTIFICATE_FILE, leaf.public_bytes(Encoding.PEM), 0o644)
-        copied = [(AUTHORITIES_FILE, 0o644), (DENYLIST_FILE, 0o644)]
-        for file, mode in [*copied, (HASH_KEY_FILE, 0o600)] if role is Role.NODE else copied:
-            write_atomically(folder / file, (authority_folder / file).read_bytes(), mode)
     except OSError as error:
         raise PkiError(f"can't write to {folder}: {error.strerror}") from error
     return identity
@@ -148,21 +152,27 @@ def revoke(folder: Path, entry: str) -> None:
     It takes effect in each process as the file reaches its `--certs` folder.
     """
     path = folder / DENYLIST_FILE
-    if (certificate := Path(entry)).is_file():
-        entry = f"serial:{load_certificate(certificate.read_bytes()).serial_number:x}"
-    entry = entry.strip().lower()
-    serial = entry.removeprefix("serial:").replace(":", "")
-    if not (is_valid_name(entry) or (entry.startswith("serial:") and set(serial) <= set("0123456789abcdef"))):
-        raise PkiError(f"{entry!r} is no name, node id, serial:<hex> or certificate file")
-    before = path.read_text("utf-8") if path.exists() else ""
-    if path.exists() and entry in parse_denylist(path):
-        return
-    if before and not before.endswith("\n"):
-        before += "\n"
     try:
-        write_atomically(path, f"{before}{entry}\n".encode(), 0o644)
+        if (certificate := Path(entry)).is_file():
+            entry = f"serial:{load_certificate(certificate.read_bytes()).serial_number:x}"
+        _deny(path, {denylist_entry(entry)})
     except OSError as error:
         raise PkiError(f"can't write {path}: {error.strerror}") from error
+
+
+def _copy(name: str, source: Path, target: Path, mode: int) -> None:
+    write_atomically(target / name, (source / name).read_bytes(), mode)
+
+
+def _deny(path: Path, entries: AbstractSet[str]) -> None:
+    """Adds entries to a denylist, below what people wrote there."""
+    known = parse_denylist(path) if path.exists() else frozenset()
+    before = path.read_text("utf-8") if path.exists() else ""
+    if before and not before.endswith("\n"):
+        before += "\n"
+    added = "".join(f"{entry}\n" for entry in sorted(entries - known))
+    if added or not path.exists():
+        write_atomically(path, f"{before}{added}".encode(), 0o644)
 
 
 def _load_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

@@ -91,7 +91,7 @@ def caller_credentials(token: MeshToken, role: Role) -> Credentials:
     """Credentials of one command, with a key that lives as long as the process; raises a CertsError."""
     return Credentials(
         TokenSource(
-            (token,), role, ec.generate_private_key(ec.SECP256R1()), Denylist(None), timedelta(days=1)
+            (token,), role, ec.generate_private_key(ec.SECP256R1()), Denylist(None), CALLER_LEAF_LIFETIME
         )
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,12 +15,16 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from certs.errors import CertificateRefusedError, CertificateRevokedError, PkiError
-from certs.identity import Identity, claimed_identity
+from certs.files import Signature, file_signature
+from certs.identity import Identity, claimed_identity, is_valid_name
 from certs.roles import Role
+
+log = logging.getLogger(__name__)
 
 MAX_CERTIFICATE_BYTES = 32 * 1024
 MAX_DENYLIST_BYTES = 4 * 1024 * 1024
 _REMEMBERED_CERTIFICATES = 4096
+_HEX = re.compile(r"[0-9a-f]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +85,37 @@ class Denylist:
     """Ids, names and serial numbers that are refused whatever their certificate says.
 
     One entry a line: a node id or a client's or operator's name, or `serial:<hex>`; `#` starts a
-    comment. Read again whenever the file changes; a missing file denies nobody.
+    comment. Read again whenever the file changes; a missing file denies nobody. A damaged change is
+    told loudly, and the last good entries hold: a slip of the pen must not shut out the whole mesh.
     """
 
     def __init__(self, path: Path | None) -> None:
+        """Raises PkiError for a file that can't be read."""
         self._path = path
-        self._signature: tuple[int, int, int] | None = None
+        self._signature: Signature | None = None
         self._entries: frozenset[str] = frozenset()
+        if path is not None and (signature := file_signature(path)) is not None:
+            self._entries, self._signature = parse_denylist(path), signature
 
     def check(self, identity: Identity) -> None:
-        """Raises CertificateRevokedError, or PkiError for a file that can't be read."""
-        self._reload()
+        """Raises CertificateRevokedError."""
+        if self._path is not None:
+            self._reload(self._path)
         named = {identity.name, identity.node_id, f"serial:{identity.serial_number:x}"}
         if not named.isdisjoint(self._entries):
             raise CertificateRevokedError(
                 f"{identity} is on the denylist; have the mesh's operator issue another certificate"
             )
 
-    def _reload(self) -> None:
-        if self._path is None:
+    def _reload(self, path: Path) -> None:
+        signature = file_signature(path)
+        if signature == self._signature:
             return
+        self._signature = signature
         try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            self._signature, self._entries = None, frozenset()
-            return
-        signature = (status.st_mtime_ns, status.st_size, status.st_ino)
-        if signature != self._signature:
-            self._entries = parse_denylist(self._path)
-            self._signature = signature
+            self._entries = frozenset() if signature is None else parse_denylist(path)
+        except PkiError as error:
+            log.error("the denylist stays as it was, WITHOUT what was added since: %s", error)
 
 
 def parse_denylist(path: Path) -> frozenset[str]:
@@ -118,17 +126,22 @@ def parse_denylist(path: Path) -> frozenset[str]:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PkiError(f"can't read the denylist {path}: {error}") from error
-    lines = (line.partition("#")[0].strip().lower() for line in text.splitlines())
-    return frozenset(_normal_entry(line, path) for line in lines if line)
-
-
-def _normal_entry(line: str, path: Path) -> str:
-    if not line.startswith("serial:"):
-        return line
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
     try:
-        return f"serial:{int(line.removeprefix('serial:').replace(':', ''), 16):x}"
-    except ValueError as error:
-        raise PkiError(f"{path}: {line!r} is not serial:<hex>") from error
+        return frozenset(denylist_entry(line) for line in lines if line)
+    except PkiError as error:
+        raise PkiError(f"{path}: {error}") from error
+
+
+def denylist_entry(text: str) -> str:
+    """The normal form of what a line may say; raises PkiError."""
+    entry = text.strip().lower()
+    serial = entry.removeprefix("serial:").replace(":", "")
+    if entry.startswith("serial:") and _HEX.fullmatch(serial):
+        return f"serial:{int(serial, 16):x}"
+    if is_valid_name(entry):
+        return entry
+    raise PkiError(f"{text[:80]!r} is no name, node id or serial:<hex>")
 
 
 def utc_now() -> datetime:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from certs import pki
+from certs.authority import BACKDATE
 from certs.credentials import Credentials
 from certs.directory_source import DirectorySource, directory_credentials
 from certs.errors import CertificateRefusedError, CertificateRevokedError, KeyFileError, PkiError
@@ -145,6 +146,22 @@ def test_a_revocation_that_means_nothing_is_refused(authority: Path) -> None:
             pki.revoke(authority, entry)
 
 
+def test_issuing_again_denies_whom_the_folder_denied(authority: Path) -> None:
+    folder = issue(authority, "a")
+    pki.revoke(folder, "carl")
+    pki.revoke(authority, "olga")
+    issue(authority, "a")
+    assert (folder / "denylist").read_text().split() == ["carl", "olga"]
+
+
+@pytest.mark.parametrize("line", ["two words", "serial:xyz", "serial:", "carl;olga", "\udc80"])
+def test_a_denylist_that_means_nothing_is_refused_at_start(line: str, authority: Path) -> None:
+    folder = issue(authority, "a")
+    (folder / "denylist").write_text(f"carl\n{line}\n", errors="surrogateescape")
+    with pytest.raises(PkiError, match="denylist"):
+        directory_credentials(folder)
+
+
 def damage_key(folder: Path) -> None:
     (folder / "tls.key").write_text("nothing")
 
@@ -223,6 +240,50 @@ def test_what_is_put_right_is_taken_up(authority: Path) -> None:
     pki.issue(authority, Role.NODE, folder)
     assert (folder / "tls.crt").read_bytes() != certificate
     assert later(clock, credentials) is not good
+
+
+def test_a_leaf_of_the_near_future_is_taken_up_when_its_time_comes(
+    authority: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The authority's clock may be ahead of this machine's."""
+    folder = issue(authority, "a")
+    clock, today = Clock(), [utc_now()]
+    source = DirectorySource(folder, clock=lambda: today[0], monotonic=clock)
+    good = source.current()
+    today[0] -= BACKDATE + timedelta(minutes=1)
+    pki.issue(authority, Role.NODE, folder)
+    clock.now += 1.0
+    assert source.current() is good
+    assert "not valid before" in caplog.text
+    today[0] += timedelta(minutes=2)
+    clock.now += 59.0
+    assert source.current() is good
+    clock.now += 1.0
+    assert source.current() is not good
+    assert caplog.text.count("not valid before") == 1
+
+
+def test_the_end_of_a_leaf_is_warned_of_once(authority: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, clock, today = issue(authority, "a"), Clock(), [utc_now()]
+    source = DirectorySource(folder, clock=lambda: today[0], monotonic=clock)
+    for days, warnings in ((300, 0), (340, 1), (341, 1)):
+        today[0] = utc_now() + timedelta(days=days)
+        clock.now += 1.0
+        source.current()
+        assert caplog.text.count("renew it now") == warnings
+
+
+def test_another_hash_key_is_used_after_a_restart_only(
+    authority: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = issue(authority, "a")
+    credentials, clock = watched(folder)
+    before = credentials.block_hash_key
+    (folder / "hash.key").write_text("ab" * 32)
+    later(clock, credentials)
+    assert credentials.block_hash_key == before
+    assert "until it is restarted" in caplog.text
+    assert directory_credentials(folder).block_hash_key == b"\xab" * 32
 
 
 def test_a_renewed_leaf_and_a_wider_bundle_are_taken_up_once(authority: Path) -> None:
