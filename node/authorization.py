@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 
-from certs.errors import CertificateRefusedError, CertificateRevokedError, CertsError
+from certs.errors import CertificateRefusedError, CertificateRevokedError
 from certs.identity import Identity
 from certs.roles import allowed_roles
 
@@ -102,14 +102,18 @@ class Authorization(grpc.aio.ServerInterceptor):
     def _guard_stream(self, behaviour: _Behaviour, method: str) -> _Behaviour:
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
             certificate = await self._admit(method, context)
-            answers = behaviour(request, context)
+
+            async def check() -> None:
+                # Streams outlive revocation and certificates, so each answer is checked.
+                await self._check(method, certificate, context)
+
+            answers = behaviour(request, _CheckedContext(context, check))
             if inspect.isawaitable(answers):  # the health service's Watch: it writes to the context
                 await answers
                 return
             async with aclosing(answers) as responses:
                 async for response in responses:
-                    # Streams outlive revocation and certificates, so each answer is checked.
-                    await self._check(method, certificate, context)
+                    await check()
                     yield response
 
         return stream
@@ -133,9 +137,6 @@ class Authorization(grpc.aio.ServerInterceptor):
             await _refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
         except CertificateRefusedError as error:
             await _refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
-        except CertsError as error:
-            # A denylist that can't be read must not let anyone in.
-            await _refuse(context, grpc.StatusCode.UNAVAILABLE, f"this node can't check callers now: {error}")
         roles = allowed_roles(method)
         if identity.role not in roles:
             needed = " or ".join(sorted(role.value for role in roles)) or "no"
@@ -145,6 +146,21 @@ class Authorization(grpc.aio.ServerInterceptor):
                 f"{identity} may not call {method}: use a certificate or token of {needed} role",
             )
         return identity
+
+
+class _CheckedContext:
+    """A servicer's context that checks the caller before each message written to it."""
+
+    def __init__(self, context: Any, check: Callable[[], Awaitable[None]]) -> None:
+        self._context = context
+        self._check = check
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def write(self, message: Any) -> None:
+        await self._check()
+        await self._context.write(message)
 
 
 async def _refuse(context: Any, code: grpc.StatusCode, message: str) -> NoReturn:

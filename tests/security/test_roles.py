@@ -145,13 +145,20 @@ async def test_revocation_reaches_live_connections(tmp_path: Path) -> None:
             assert (await call(channel, method))[0] is DENIED
 
 
-async def test_a_denylist_that_cannot_be_read_lets_nobody_in(tmp_path: Path) -> None:
-    caller = caller_credentials(TOKEN, Role.OPERATOR)
-    async with door(node_credentials(TOKEN, tmp_path), caller.channel_credentials()) as channel:
-        (tmp_path / "denylist").write_text("serial:not-a-number\n")
-        code, text = await call(channel, "/rumormill.v1.Admin/GetStatus")
-    assert code is UNAVAILABLE
-    assert "serial" in text
+async def test_a_damaged_denylist_still_denies_whom_it_denied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    denied, other = caller_credentials(TOKEN, Role.OPERATOR), caller_credentials(TOKEN, Role.OPERATOR)
+    method = "/rumormill.v1.Admin/GetStatus"
+    denylist = tmp_path / "denylist"
+    denylist.write_text(f"{denied.node_id}\n")
+    async with guarded_server(node_credentials(TOKEN, tmp_path)) as port:
+        denylist.write_text("serial:not-a-number\n")
+        for caller, expected in ((denied, DENIED), (other, OK)):
+            async with open_channel(port, caller.channel_credentials(), caller.any_node_name) as channel:
+                for _ in range(3):
+                    assert (await call(channel, method))[0] is expected
+    assert len([text for text in caplog.messages if "serial" in text]) == 1
 
 
 async def test_connections_do_not_outlive_their_certificates(tmp_path: Path) -> None:
