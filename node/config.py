@@ -32,6 +32,11 @@ class NodeConfig(BaseModel):
     also_accept: tuple[str, ...] = Field(
         (), description="Another token that peers may still have, while a mesh changes its token."
     )
+    token_file: Path | None = Field(
+        None,
+        description="File with this node's mesh token on its first line and others to accept on the next, "
+        "instead of --token. Read again when it changes.",
+    )
     certs: Path | None = Field(
         None,
         description="Folder with tls.crt, tls.key, ca.crt and hash.key, for a mesh with a PKI of its own; "
@@ -94,9 +99,24 @@ class NodeConfig(BaseModel):
         None,
         description="Folder for key, epoch and known peers; by default one per port.",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "warning", description="How much to log on standard error."
+    log_level: Literal["auto", "debug", "info", "warning", "error"] = Field(
+        "auto",
+        description="How much to log on standard error. auto: a line a request, but warnings alone where the "
+        "live status or --json shows the rest.",
     )
+    log_format: Literal["auto", "text", "json"] = Field(
+        "auto", description="How log lines look. auto: text on a terminal, JSON elsewhere."
+    )
+    otlp_endpoint: str | None = Field(
+        None,
+        description="URL of an OpenTelemetry collector (OTLP over gRPC, such as http://127.0.0.1:4317) to "
+        "send traces to.",
+    )
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether others were told, or can be, how to prove that they belong to this node's mesh."""
+        return bool(self.token or self.token_file or self.certs)
 
     def resolved_state_dir(self) -> Path:
         return self.state_dir or default_state_dir(self.grpc_port)
@@ -121,8 +141,10 @@ def make_config(values: dict[str, Any]) -> NodeConfig:
         first = error.errors(include_url=False)[0]
         name = option_name(str(first["loc"][0]))
         raise StartupError(f"{name}: {first['msg']} (got {first['input']!r})") from None
-    if config.certs and (config.token or config.also_accept):
-        raise StartupError("--certs and --token are two ways to trust; give one of them")
+    if sum((bool(config.certs), bool(config.token), bool(config.token_file))) > 1:
+        raise StartupError("--token, --token-file and --certs are ways to trust; give one of them")
+    if config.also_accept and (config.certs or config.token_file):
+        raise StartupError("--also-accept goes with --token; a --token-file holds all of them")
     if bool(config.http_cert) != bool(config.http_key):
         raise StartupError("--http-cert and --http-key belong together; give both")
     if not is_loopback(config.http_listen) and not (config.http_cert and config.api_keys):

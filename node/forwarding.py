@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from engine.interface import TokenOutput
 from node import wire
 from node.request import Request
+from node.tracing import TRACEPARENT
 from overlay.core.types import Load, NodeId, short_id
 from overlay.net.codec import decode_load, node_id_bytes
 from overlay.net.errors import MalformedFrameError, PeerUnreachableError
@@ -86,7 +87,8 @@ class Forwarder:
             stub = overlay_pb2_grpc.OverlayStub(self._plane.channel(node_id))
         except PeerUnreachableError as error:
             raise PeerFailedError(str(error)) from error
-        call = stub.Forward(message, timeout=timeout_s)
+        metadata = ((TRACEPARENT, request.traceparent),) if request.traceparent else ()
+        call = stub.Forward(message, timeout=timeout_s, metadata=metadata)
         patience = first_token_s
         try:
             while True:

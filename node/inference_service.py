@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import grpc.aio
 
@@ -16,6 +17,7 @@ from node.pipeline import Pipeline
 from node.request import Chunk, Event, Route
 from node.request_builder import RequestBuilder
 from node.tenants import Tenants
+from node.tracing import traceparent_in
 from rumormill.v1 import inference_pb2, inference_pb2_grpc
 
 
@@ -44,6 +46,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 policy=request.policy,
                 salt=self._tenants.salt(caller().uri),
             )
+            built = replace(built, traceparent=traceparent_in(context.invocation_metadata()))
             async with aclosing(self._pipeline.generate(built, context.time_remaining())) as events:
                 async for event in events:
                     yield _response(event)

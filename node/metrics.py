@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 TTFT_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+ITL_BUCKETS_SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56)
 
 LabelledValues = Mapping[tuple[str, ...], float]
 
@@ -37,6 +38,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.requests = Counter(
             "rumormill_requests_total",
             "Requests that entered here, by outcome and by where they were answered",
@@ -47,6 +49,18 @@ class Metrics:
             "rumormill_ttft_seconds",
             "Time to first token of requests that entered here",
             buckets=TTFT_BUCKETS_SECONDS,
+            registry=self.registry,
+        )
+        self.itl = Histogram(
+            "rumormill_itl_seconds",
+            "Time between two tokens of an answer that is streamed from here",
+            buckets=ITL_BUCKETS_SECONDS,
+            registry=self.registry,
+        )
+        self.moves = Counter(
+            "rumormill_moves_total",
+            "Times that a request which entered here went on to another node, by cause",
+            ["cause"],
             registry=self.registry,
         )
         self.prompt_tokens = Counter(

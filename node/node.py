@@ -13,6 +13,7 @@ from certs.credentials import Credentials
 from certs.directory_source import directory_credentials
 from certs.errors import CertsError
 from certs.token import MeshToken
+from certs.token_file import read_tokens, token_file_credentials
 from certs.token_source import node_credentials
 from engine.block_hash import BlockHasher
 from engine.config import EngineConfig
@@ -35,14 +36,17 @@ from node.in_flight import InFlight
 from node.inference_service import InferenceService
 from node.live_metrics import register_live_metrics
 from node.metrics import Metrics
+from node.observer import Observer
 from node.overlay_service import OverlayService
 from node.own_blocks import OwnBlocks
 from node.pipeline import Pipeline
 from node.prompt_hasher import PromptHasher
 from node.request import Request
 from node.request_builder import RequestBuilder
+from node.served import Served
 from node.state import StateDir
 from node.tenants import Tenants
+from node.tracing import PassingTracer, Tracer
 from overlay.core.errors import OverlayError
 from overlay.core.router import Router
 from overlay.core.routing import Decision
@@ -71,6 +75,7 @@ class Node:
     hasher: PromptHasher
     router: Router
     tenants: Tenants
+    observer: Observer
     grpc_server: GrpcServer
     http_server: HttpServer
 
@@ -112,26 +117,44 @@ class Node:
         http_socket = self._stack.enter_context(_listening_socket(config.http_listen, config.http_port))
         tokenizer = await self._start_engine()
         await self._start_mesh(http_socket)
+        self.observer = Observer(self.node_id, self.metrics, self._make_tracer())
         self._make_pipeline(tokenizer)
         await self._open_doors(http_socket)
 
+    def _make_tracer(self) -> Tracer:
+        if self.config.otlp_endpoint is None:
+            return PassingTracer()
+        from node.otel import OtelTracer
+
+        tracer = OtelTracer(self.config.otlp_endpoint, self.node_id)
+        self._stack.push_async_callback(asyncio.to_thread, tracer.close)
+        return tracer
+
     def _load_credentials(self) -> Credentials:
-        """Those in --certs, or of a mesh token: given, kept from before, or new."""
-        if self.config.certs is not None:
-            return directory_credentials(self.config.certs)
-        stored = self.state.read_token()
-        text = self.config.token or stored
-        self.token = MeshToken.make() if text is None else MeshToken.parse(text)
-        if str(self.token) != stored:
-            self.state.write_token(str(self.token))
-        others = [MeshToken.parse(other) for other in self.config.also_accept]
-        return node_credentials(self.token, self.state.path, also_accepted=others)
+        """Those in --certs, or of a mesh token: given, in a file, kept from before, or new."""
+        config = self.config
+        if config.certs is not None:
+            return directory_credentials(config.certs)
+        if config.token_file is not None:
+            self._keep_token(read_tokens(config.token_file)[0])
+            return token_file_credentials(config.token_file, self.state.path, self._keep_token)
+        text = config.token or self.state.read_token()
+        token = MeshToken.make() if text is None else MeshToken.parse(text)
+        self._keep_token(token)
+        others = [MeshToken.parse(other) for other in config.also_accept]
+        return node_credentials(token, self.state.path, also_accepted=others)
+
+    def _keep_token(self, token: MeshToken) -> None:
+        """Where this user's commands look for it."""
+        self.token = token
+        if str(token) != self.state.read_token():
+            self.state.write_token(str(token))
 
     @property
     def listen_host(self) -> str:
         if self.config.listen is not None:
             return self.config.listen
-        return EVERY_INTERFACE if self.config.token or self.config.certs else LOOPBACK
+        return EVERY_INTERFACE if self.config.is_trusted else LOOPBACK
 
     async def _start_engine(self) -> Tokenizer:
         config = self.config
@@ -185,7 +208,7 @@ class Node:
             Forwarder(self.mesh, info.vocabulary_size),
             self.admission,
             self.in_flight,
-            self.metrics,
+            self.observer,
             on_decision=self.decisions.publish,
             on_sent=self.mesh.note_forwarded,
         )
@@ -198,10 +221,10 @@ class Node:
         )
         server.add(
             overlay_pb2_grpc.add_OverlayServicer_to_server,
-            OverlayService(self.mesh, self.engine, self.admission, self.in_flight, self.metrics),
+            OverlayService(self.mesh, self.engine, self.admission, self.in_flight, self.observer),
         )
         server.add(admin_pb2_grpc.add_AdminServicer_to_server, AdminService(self))
-        register_live_metrics(self.metrics, self.mesh, self.engine)
+        register_live_metrics(self.metrics, self)
         await server.start()
         await self.mesh.start()
         self._stack.push_async_callback(self.mesh.leave)
@@ -226,6 +249,11 @@ class Node:
     @property
     def node_id(self) -> NodeId:
         return self.mesh.node_id
+
+    @property
+    def served(self) -> Served:
+        """What this node's own engine has answered."""
+        return self.observer.served
 
     @property
     def is_loopback(self) -> bool:

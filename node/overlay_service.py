@@ -16,8 +16,9 @@ from node.errors import InvalidRequestError
 from node.forwarding import BUSY_TRAILER, MAX_HOPS
 from node.grpc_errors import grpc_statuses
 from node.in_flight import InFlight
-from node.metrics import Metrics
-from overlay.net.codec import encode_load
+from node.observer import ForwardedHere, Observer
+from node.tracing import traceparent_in
+from overlay.net.codec import NODE_ID_BYTES, encode_load, node_id_from_bytes
 from overlay.net.mesh import Mesh
 from rumormill.v1 import overlay_pb2, overlay_pb2_grpc
 
@@ -28,13 +29,18 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
     """What peers call."""
 
     def __init__(
-        self, mesh: Mesh, engine: EngineClient, admission: Admission, in_flight: InFlight, metrics: Metrics
+        self,
+        mesh: Mesh,
+        engine: EngineClient,
+        admission: Admission,
+        in_flight: InFlight,
+        observer: Observer,
     ) -> None:
         self._mesh = mesh
         self._engine = engine
         self._admission = admission
         self._in_flight = in_flight
-        self._forwarded_here = metrics.forwarded_here
+        self._observer = observer
 
     async def Gossip(
         self,
@@ -50,18 +56,23 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
         context: grpc.aio.ServicerContext[overlay_pb2.ForwardRequest, overlay_pb2.ForwardResponse],
     ) -> AsyncIterator[overlay_pb2.ForwardResponse]:
         if not (self._engine.ready and self._admission.accepts_peers(self._engine.stats)):
-            self._forwarded_here.labels("busy").inc()
+            self._observer.refused(request.request_id[:MAX_REQUEST_ID_CHARACTERS])
             await self._abort_busy(context)
         async with grpc_statuses(context):
             generation = self._generation(request)
-            self._forwarded_here.labels("accepted").inc()
-            with self._in_flight.request():
-                async with aclosing(self._stream(generation)) as responses:
+            observed = self._observer.forwarded_here(
+                request.request_id,
+                node_id_from_bytes(request.entry_node),
+                len(generation.token_ids),
+                traceparent_in(context.invocation_metadata()),
+            )
+            with self._in_flight.request(), observed:
+                async with aclosing(self._stream(generation, observed)) as responses:
                     async for response in responses:
                         yield response
 
     async def _stream(
-        self, generation: GenerationRequest
+        self, generation: GenerationRequest, observed: ForwardedHere
     ) -> AsyncGenerator[overlay_pb2.ForwardResponse, None]:
         async with aclosing(self._engine.submit(generation)) as outputs:
             submitting = asyncio.ensure_future(anext(outputs))
@@ -73,6 +84,7 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
                 submitting.cancel()
                 await asyncio.gather(submitting, return_exceptions=True)
             while True:
+                observed.output(output)
                 if output.token_ids:
                     yield overlay_pb2.ForwardResponse(tokens=wire.tokens_to_pb(output))
                 if output.finish_reason is not None:
@@ -93,6 +105,8 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
         namespace = wire.namespace_from_pb(request.namespace)
         if request.hops != MAX_HOPS:
             raise InvalidRequestError(f"a forwarded request has made {MAX_HOPS} hop, not {request.hops}")
+        if len(request.entry_node) != NODE_ID_BYTES:
+            raise InvalidRequestError(f"entry_node must have {NODE_ID_BYTES} bytes")
         if not 0 < len(request.request_id) <= MAX_REQUEST_ID_CHARACTERS:
             raise InvalidRequestError(f"request_id must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
         if request.delivered > len(request.prompt.ids):

@@ -13,17 +13,17 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from engine.errors import EngineDied
+from engine.errors import EngineDiedError
 from engine.interface import EngineClient, FinishReason, GenerationRequest, TokenOutput
+from engine.stop_strings import StopStrings
 from engine.tokenizer import IncrementalDecoder, Tokenizer
 from node.admission import Admission
 from node.errors import DrainingError, OverloadedError, UnavailableError
 from node.forwarding import Accepted, Forwarder, PeerBusyError, PeerFailedError
 from node.in_flight import InFlight
-from node.metrics import Metrics
+from node.observer import Entered, Observer
 from node.prompt_hasher import PromptHasher
 from node.request import Chunk, Done, Event, Request, Route, Usage
-from node.stop_strings import StopStrings
 from overlay.core.router import Attempt, Query, Router
 from overlay.core.routing import Decision
 from overlay.core.types import BlockHash, NodeId
@@ -113,7 +113,7 @@ class Pipeline:
         forwarder: Forwarder,
         admission: Admission,
         in_flight: InFlight,
-        metrics: Metrics,
+        observer: Observer,
         on_decision: Callable[[Request, Decision], None],
         on_sent: Callable[[NodeId, Sequence[BlockHash]], None],
         clock: Callable[[], float] = time.monotonic,
@@ -126,7 +126,7 @@ class Pipeline:
         self._forwarder = forwarder
         self._admission = admission
         self._in_flight = in_flight
-        self._metrics = metrics
+        self._observer = observer
         self._on_decision = on_decision
         self._on_sent = on_sent
         self._clock = clock
@@ -136,32 +136,18 @@ class Pipeline:
 
         Raises DrainingError, OverloadedError, UnavailableError, or the engine's RequestError.
         """
-        if self._admission.draining:
-            raise DrainingError
-        started = self._clock()
-        outcome, where = "failed", "local"
-        try:
+        with self._observer.entered(request) as observed:
+            if self._admission.draining:
+                raise DrainingError
             with self._in_flight.request():
-                async with aclosing(self._answer(request, timeout_s)) as events:
+                async with aclosing(self._answer(request, timeout_s, observed)) as events:
                     async for event in events:
-                        if isinstance(event, Route):
-                            where = "local" if event.node == self._node_id else "forwarded"
-                        elif isinstance(event, Chunk) and event.first_index == 0:
-                            self._metrics.ttft.observe(self._clock() - started)
-                        elif isinstance(event, Done):
-                            outcome = "ok"
-                            self._count(event)
+                        observed.saw(event)
                         yield event
-        except (GeneratorExit, asyncio.CancelledError):
-            outcome = "cancelled" if outcome == "failed" else outcome
-            raise
-        except OverloadedError:
-            outcome = "overloaded"
-            raise
-        finally:
-            self._metrics.requests.labels(outcome, where).inc()
 
-    async def _answer(self, request: Request, timeout_s: float | None) -> AsyncGenerator[Event, None]:
+    async def _answer(
+        self, request: Request, timeout_s: float | None, observed: Entered
+    ) -> AsyncGenerator[Event, None]:
         answer = _Answer(request, IncrementalDecoder(self._tokenizer), StopStrings(request.stop))
         deadline = None if timeout_s is None else self._clock() + timeout_s
         avoid: dict[NodeId, str] = {}
@@ -181,23 +167,26 @@ class Pipeline:
             yield route
             resumed_at = len(answer.token_ids)
             try:
-                async with aclosing(self._run(remaining, query, decision, deadline)) as outputs:
-                    async for output in outputs:
-                        if chunk := answer.accept(output, resumed_at):
-                            yield chunk
-                        reason = FinishReason.STOP if answer.stops.found else output.finish_reason
-                        if reason is not None:
-                            if text := answer.tail():
-                                yield Chunk(text, (), len(answer.token_ids))
-                            yield Done(reason, answer.usage(), route)
-                            return
-                raise PeerFailedError("the answer ended without a reason")
+                with observed.attempt(decision, remaining) as attempt:
+                    remaining = replace(remaining, traceparent=attempt.traceparent)
+                    async with aclosing(self._run(remaining, query, decision, deadline)) as outputs:
+                        async for output in outputs:
+                            attempt.output(output)
+                            if chunk := answer.accept(output, resumed_at):
+                                yield chunk
+                            reason = FinishReason.STOP if answer.stops.found else output.finish_reason
+                            if reason is not None:
+                                if text := answer.tail():
+                                    yield Chunk(text, (), len(answer.token_ids))
+                                yield Done(reason, answer.usage(), route)
+                                return
+                    raise PeerFailedError("the answer ended without a reason")
             except PeerBusyError as error:
                 avoid[decision.target] = str(error)
             except PeerFailedError as error:
                 avoid[decision.target] = str(error)
                 self._router.quarantine.failed(decision.target, self._clock())
-            except EngineDied as error:
+            except EngineDiedError as error:
                 engine_deaths += 1
                 if engine_deaths >= MAX_ENGINE_DEATHS:
                     raise UnavailableError(str(error)) from error
@@ -292,9 +281,3 @@ class Pipeline:
         except PeerBusyError as busy:
             attempt.busy(self._clock(), busy.retry_after_s)
             raise
-
-    def _count(self, done: Done) -> None:
-        usage = done.usage
-        self._metrics.prompt_tokens.labels("cached").inc(usage.cached_tokens)
-        self._metrics.prompt_tokens.labels("computed").inc(usage.prompt_tokens - usage.cached_tokens)
-        self._metrics.predicted_cached_tokens.inc(done.route.predicted_cached_tokens)

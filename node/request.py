@@ -21,6 +21,7 @@ class Request:
     stop: tuple[str, ...] = ()
     policy: str = ""
     resumed_tokens: int = 0  # of token_ids, how many an interrupted answer had delivered
+    traceparent: str = ""  # the caller's W3C trace context, if there is one
 
 
 @dataclass(frozen=True, slots=True)

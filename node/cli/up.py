@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ from pydantic.fields import FieldInfo
 from node.cli.options import json_option
 from node.config import ENVIRONMENT_PREFIX, NodeConfig, make_config, option_name, read_config_file
 from node.errors import StartupError
+from node.logs import setup_logging
 
 if TYPE_CHECKING:
     from node.node import Node
@@ -83,9 +83,9 @@ def up(
         if name not in values or context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             values[name] = value
     config = make_config(values)
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    quiet = as_json or sys.stdout.isatty()
+    level = ("warning" if quiet else "info") if config.log_level == "auto" else config.log_level
+    setup_logging(level, config.log_format)
     asyncio.run(_serve(config, until_eof=until_eof, as_json=as_json))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -28,6 +29,7 @@ from node.pipeline import Pipeline
 from node.request import Done, Event, Request, Route
 from node.request_builder import Prompt, RequestBuilder
 from node.tenants import Tenants
+from node.tracing import TRACEPARENT, valid_traceparent
 from node.version import VERSION
 
 CLIENT_CLOSED_REQUEST = 499
@@ -102,6 +104,7 @@ class _Door:
         request = await asyncio.to_thread(
             self._builder.build, prompt, body.sampling(), model=body.model, salt=salt
         )
+        request = replace(request, traceparent=valid_traceparent(http.headers.get(TRACEPARENT)))
         style = AnswerFormat(request, self._info.model_name, chat=chat, include_usage=body.include_usage)
         try:
             if body.stream:

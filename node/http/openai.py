@@ -93,6 +93,7 @@ def route_headers(route: Route, usage: Usage | None = None) -> dict[str, str]:
     """Which node answers and why; the cached tokens are those expected until the answer is complete."""
     cached = route.predicted_cached_tokens if usage is None else usage.cached_tokens
     return {
+        "x-request-id": route.request_id,
         "x-rumormill-node": route.node,
         "x-rumormill-cached-tokens": str(cached),
         "x-rumormill-route": f"{route.decision.policy}: {route.decision.reason}",

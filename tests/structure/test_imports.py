@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,7 +111,9 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
     from importlib.metadata import packages_distributions
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {requirement.split(">")[0].split("<")[0].lower() for requirement in project["dependencies"]}
+    extras = project["optional-dependencies"]
+    shipped = [name for extra in extras.keys() - {"dev"} for name in extras[extra]]
+    declared = {re.split("[<>=]", name)[0].lower() for name in [*project["dependencies"], *shipped]}
     distributions = packages_distributions()
     missing = set()
     for part in MAY_IMPORT:

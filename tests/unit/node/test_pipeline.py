@@ -18,10 +18,12 @@ from node.errors import DrainingError, OverloadedError, UnavailableError
 from node.forwarding import Forwarder
 from node.in_flight import InFlight
 from node.metrics import Metrics
+from node.observer import Observer
 from node.own_blocks import OwnBlocks
 from node.pipeline import Pipeline
 from node.prompt_hasher import PromptHasher
 from node.request import Chunk, Done, Event, Request, Route
+from node.tracing import PassingTracer
 from overlay.core.router import Router
 from overlay.core.types import NodeId
 from tests.unit.node.fakes import (
@@ -65,7 +67,7 @@ class World:
             cast(Forwarder, self.peers),
             self.admission,
             self.in_flight,
-            self.metrics,
+            Observer(SELF, self.metrics, PassingTracer(), clock=lambda: self.now),
             on_decision=lambda request, decision: None,
             on_sent=lambda node_id, hashes: self.sent.append(node_id),
             clock=lambda: self.now,
