@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from engine.engine import Answer, Engine
+    from engine.answer import Answer
+    from engine.engine import Engine
 
 __all__ = ["Answer", "Engine"]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
+from engine.answer import Answer, AnswerWriter
 from engine.block_hash import BlockHasher
 from engine.blocks import BlockPool
 from engine.config import DEFAULT_MODEL, EngineConfig
@@ -29,34 +30,27 @@ from engine.interface import (
 from engine.kv_cache import block_count
 from engine.loading import load_decoder
 from engine.model_files import open_model
-from engine.prefix_cache import PrefixCache
 from engine.outline import CachedRun
+from engine.prefix_cache import PrefixCache
 from engine.requests import check_request, most_tokens
 from engine.runner import ModelRunner, Sample
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.tokenizer import Tokenizer
 
-_WARM_UP_TOKENS = (1, 48, 1, 48)
+_WARM_UP_TOKENS: Final = (1, 48, 1, 48)
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What `Engine.generate` made of one prompt."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    cached_tokens: int
-    finish_reason: FinishReason
+_PATIENCE_SECONDS: Final = 0.5
+"""How often a begun answer that waits for its turn says that it still lives."""
 
 
 class Engine:
-    """One model, its KV cache and the requests on it; for one thread.
+    """One model, its KV cache and the requests on it; for one thread. `clock` judges deadlines.
 
     Raises a ModelError or EngineConfigError when it can't be built.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> None:
         torch.set_num_threads(config.resolved_threads())
         files = open_model(config.model)
         blocks = block_count(files.config, config)
@@ -71,6 +65,8 @@ class Engine:
             backend=decoder.backend,
         )
         self._config = config
+        self._clock = clock
+        self._patient_until = 0.0
         self._files = files
         self._runner = ModelRunner(decoder)
         self._sequences: dict[str, Sequence] = {}
@@ -98,7 +94,7 @@ class Engine:
             queued_prefill_tokens=self._scheduler.queued_prefill_tokens(),
             seconds_per_prefill_token=self._cost.seconds_per_prefill_token,
             seconds_per_decode_step=self._cost.seconds_per_decode_step,
-            prefill_tokens_per_step=self._config.prefill_tokens_per_step,
+            prefill_tokens_per_step=self._prefill_allowance(self._scheduler.decoding),
             kv_blocks_total=self.info.kv_blocks_total,
             kv_blocks_used=self._prefix_cache.used_blocks,
             kv_blocks_cached=self._prefix_cache.cached_blocks,
@@ -132,13 +128,13 @@ class Engine:
     def step(self) -> list[TokenOutput]:
         """Computes the next tokens of all running requests, and of prompts as the budget allows."""
         started = time.perf_counter()
+        outputs = self._expired()
         decoding = self._scheduler.decoding
-        budget = self._cost.prefill_allowance(decoding, self._config.prefill_tokens_per_step)
-        works = self._scheduler.schedule(budget)
+        works = self._scheduler.schedule(self._prefill_allowance(decoding))
         if not works:
-            return []
+            return outputs
         sampled = self._runner.run(works)
-        outputs = []
+        outputs += self._patient()
         for work in works:
             self._scheduler.advance(work)
             if work in sampled:
@@ -146,13 +142,13 @@ class Engine:
         self._cost.observe(sum(work.count for work in works), decoding, time.perf_counter() - started)
         return outputs
 
-    def outline(self, limit: int) -> tuple[CachedRun, ...]:
-        """The most used runs of cached blocks, each after its parent."""
-        return self._prefix_cache.outline(limit)
-
     def flush(self) -> None:
         """Forgets every cached block that no running request holds."""
         self._prefix_cache.flush()
+
+    def outline(self, limit: int) -> tuple[CachedRun, ...]:
+        """The most used runs of cached blocks, each after its parent."""
+        return self._prefix_cache.outline(limit)
 
     def take_events(self) -> BlockEvents:
         """Blocks stored and removed since the last call."""
@@ -163,32 +159,74 @@ class Engine:
         self._prefix_cache.check()
 
     def generate(
-        self, prompts: Items[str | Items[int]], sampling: SamplingParams | None = None
+        self,
+        prompts: Items[str | Items[int]],
+        sampling: SamplingParams | None = None,
+        stop: str | Items[str] = (),
     ) -> list[Answer]:
-        """Continues a batch of prompts, texts or token ids, and returns their answers in order."""
+        """Continues a batch of prompts, texts or token ids, and returns their answers in order.
+
+        An answer ends before the first string of `stop` in its text. Raises the RequestError of any prompt.
+        """
         tokenizer = Tokenizer(self._files)
         sampling = sampling or SamplingParams()
-        ids = [f"generate-{next(self._ids)}" for _ in prompts]
-        answers: dict[str, Answer] = {}
-        for request_id, prompt in zip(ids, prompts, strict=True):
-            token_ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-            self.add_request(GenerationRequest(request_id, tuple(token_ids), self.info.namespace, sampling))
-        tokens: dict[str, list[int]] = {request_id: [] for request_id in ids}
-        for output in self._run_until_done(ids):
-            got = tokens[output.request_id]
-            got += output.token_ids
-            if output.finish_reason is not None:
-                answers[output.request_id] = Answer(
-                    tokenizer.decode(got), tuple(got), output.cached_tokens, output.finish_reason
-                )
-        return [answers[request_id] for request_id in ids]
+        requests = [
+            GenerationRequest(
+                f"generate-{next(self._ids)}",
+                tuple(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt),
+                self.info.namespace,
+                sampling,
+            )
+            for prompt in prompts
+        ]
+        for request in requests:
+            check_request(request, self.info)
+        writers = {request.request_id: AnswerWriter(tokenizer, stop) for request in requests}
+        try:
+            self._run_all(requests, writers)
+        finally:
+            for request in requests:
+                self.abort(request.request_id)
+        return [writers[request.request_id].answer() for request in requests]
 
-    def _run_until_done(self, ids: Items[str]) -> Iterator[TokenOutput]:
-        mine = set(ids)
-        while mine & self._sequences.keys():
+    def _run_all(self, requests: Items[GenerationRequest], writers: dict[str, AnswerWriter]) -> None:
+        """Steps until every writer is done, with no more requests queued than there may be."""
+        unsent = deque(requests)
+        open_ids = set(writers)
+        while open_ids:
+            while unsent and self._scheduler.waiting < self._config.max_waiting:
+                self.add_request(unsent.popleft())
             for output in self.step():
-                if output.request_id in mine:
-                    yield output
+                if output.request_id in open_ids and writers[output.request_id].add(output):
+                    open_ids.remove(output.request_id)
+                    self.abort(output.request_id)
+
+    def _prefill_allowance(self, decoding: int) -> int:
+        return self._cost.prefill_allowance(decoding, self._config.prefill_tokens_per_step)
+
+    def _expired(self) -> list[TokenOutput]:
+        """Ends the requests whose deadline has passed."""
+        now = self._clock()
+        expired = [
+            sequence
+            for sequence in self._sequences.values()
+            if sequence.request.deadline is not None and sequence.request.deadline <= now
+        ]
+        for sequence in expired:
+            self.abort(sequence.request.request_id)
+        return [_wordless(sequence, FinishReason.DEADLINE) for sequence in expired]
+
+    def _patient(self) -> list[TokenOutput]:
+        """Now and then, an output without tokens for each begun answer that waits or is recomputed."""
+        now = self._clock()
+        if now < self._patient_until:
+            return []
+        self._patient_until = now + _PATIENCE_SECONDS
+        return [
+            _wordless(sequence)
+            for sequence in self._sequences.values()
+            if sequence.generated and sequence.uncomputed > 1
+        ]
 
     def _emit(self, sequence: Sequence, sample: Sample) -> TokenOutput:
         index = sequence.generated
@@ -218,3 +256,9 @@ class Engine:
             tokens = sum(work.count for work in works)
             self._cost.observe(tokens, tokens if tokens == 1 else 0, time.perf_counter() - started)
             self._scheduler.remove(sequence)
+
+
+def _wordless(sequence: Sequence, reason: FinishReason | None = None) -> TokenOutput:
+    return TokenOutput(
+        sequence.request.request_id, sequence.generated, (), sequence.cached_tokens or 0, reason
+    )

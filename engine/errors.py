@@ -11,9 +11,10 @@ EngineError
 │   ├── PromptTooLongError
 │   ├── InvalidTokenIdsError
 │   ├── InvalidSamplingError
+│   ├── InvalidSchedulingError
 │   ├── DuplicateRequestError
 │   └── QueueFullError        too many live requests; later it may work
-└── EngineDied                the engine's process is gone; it restarts by itself
+└── EngineDiedError          the engine's process is gone; it restarts by itself
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ class InvalidSamplingError(RequestError):
     """Sampling parameters without a meaning."""
 
 
+class InvalidSchedulingError(RequestError):
+    """A client, priority or deadline without a meaning."""
+
+
 class DuplicateRequestError(RequestError):
     """A request id that a live request already has."""
 
@@ -71,5 +76,5 @@ class QueueFullError(RequestError):
     """More live requests than the engine holds; later it may work."""
 
 
-class EngineDied(EngineError):  # noqa: N818 - the interface names it so
+class EngineDiedError(EngineError):
     """The engine's process is gone; it restarts by itself."""

@@ -23,6 +23,7 @@ class FinishReason(Enum):
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
+    DEADLINE = "deadline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ class GenerationRequest:
     """One prompt to continue. `request_id` is unique among the engine's live requests.
 
     `resumed_tokens`: how many of the last `token_ids` are the answer's own, begun on another engine.
+    `client`: whom it is for; the engine's work is shared out fairly between clients.
+    `priority`: LOWEST_PRIORITY to HIGHEST_PRIORITY; the higher goes first among its client's requests, and a
+        little ahead of other clients'.
+    `deadline`: when the answer ends as it then is, on the clock of time.monotonic(), which all processes of a
+        machine share; None is never.
     """
 
     request_id: str
@@ -64,6 +70,9 @@ class GenerationRequest:
     namespace: Namespace
     sampling: SamplingParams = field(default_factory=SamplingParams)
     resumed_tokens: int = 0
+    client: str = ""
+    priority: int = 0
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,8 @@ class TokenLogprobs:
 class TokenOutput:
     """Tokens generated since the last output of the same request; the last one has a reason.
 
-    A token that ends the answer (FinishReason.STOP) is the last of `token_ids`.
+    A token that ends the answer (FinishReason.STOP) is the last of `token_ids`. One without tokens or reason
+    says that a begun answer waits for its turn to go on.
     """
 
     request_id: str
@@ -154,18 +164,18 @@ class EngineClient(Protocol):
     async def flush(self) -> None:
         """Forgets every cached block that no running request holds; listeners hear of it."""
 
-    def submit(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
-        """Streams the answer; closing the generator aborts the request and frees its blocks.
-
-        Raises a RequestError for a request that can't be run, EngineDied when the engine is gone.
-        """
-
-
-BlockListener = Callable[[BlockEvents], None]
-StatsListener = Callable[[EngineStats], None]
     async def outline(self, limit: int) -> tuple[CachedRun, ...]:
         """The most used runs of cached blocks, at most `limit`, each after its parent.
 
         Raises EngineDiedError when the engine is gone.
         """
 
+    def submit(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
+        """Streams the answer; closing the generator aborts the request and frees its blocks.
+
+        Raises a RequestError for a request that can't be run, EngineDiedError when the engine is gone.
+        """
+
+
+BlockListener = Callable[[BlockEvents], None]
+StatsListener = Callable[[EngineStats], None]

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from engine.child import EngineChild
 from engine.config import EngineConfig
-from engine.errors import DuplicateRequestError, EngineDied, EngineError, QueueFullError
+from engine.errors import DuplicateRequestError, EngineDiedError, EngineError, QueueFullError
 from engine.interface import (
     BlockEvents,
     BlockListener,
@@ -94,9 +94,9 @@ class EngineProcess:
 
     @property
     def info(self) -> EngineInfo:
-        """What the loaded model is. Raises EngineDied before the first start."""
+        """What the loaded model is. Raises EngineDiedError before the first start."""
         if self._info is None:
-            raise EngineDied("the engine has not started")
+            raise EngineDiedError("the engine has not started")
         return self._info
 
     @property
@@ -126,7 +126,7 @@ class EngineProcess:
             raise
 
     async def stop(self) -> None:
-        """Ends the process; requests in flight end with EngineDied."""
+        """Ends the process; requests in flight end with EngineDiedError."""
         self._stopping = True
         if self._restart is not None:
             self._restart.cancel()
@@ -137,7 +137,7 @@ class EngineProcess:
         self._alive.clear()
         if child is not None:
             await child.stop()
-        self._fail_all(EngineDied("the engine was stopped"))
+        self._fail_all(EngineDiedError("the engine was stopped"))
 
     @property
     def ready(self) -> bool:
@@ -160,10 +160,10 @@ class EngineProcess:
     def submit(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
         """Streams the answer, from the first iteration on; closing the generator aborts the request.
 
-        Raises a RequestError for a request that can't be run, EngineDied while there is no engine.
+        Raises a RequestError for a request that can't be run, EngineDiedError while there is no engine.
         """
         if self._child is None or self._info is None:
-            raise EngineDied("the engine died and is being restarted; try another node or again soon")
+            raise EngineDiedError("the engine died and is being restarted; try another node or again soon")
         check_request(request, self._info)
         if request.request_id in self._streams:
             raise DuplicateRequestError(f"request {request.request_id!r} is running already")
@@ -208,7 +208,7 @@ class EngineProcess:
 
     def _send(self, command: Command) -> None:
         if self._child is None:
-            raise EngineDied("the engine died and is being restarted; try another node or again soon")
+            raise EngineDiedError("the engine died and is being restarted; try another node or again soon")
         if not self._child.send(command):
             self._child.kill()
 
@@ -274,12 +274,14 @@ class EngineProcess:
             self._ready.set_result(result)
 
     def _ended(self, child: EngineChild, status: int) -> None:
-        self._settle(EngineDied(f"the engine's process ended while it started (exit status {status})"))
+        self._settle(EngineDiedError(f"the engine's process ended while it started (exit status {status})"))
         if child is not self._child:
             return
         self._child = None
         self._alive.clear()
-        self._fail_all(EngineDied(f"the engine's process died (exit status {status}); it is being restarted"))
+        self._fail_all(
+            EngineDiedError(f"the engine's process died (exit status {status}); it is being restarted")
+        )
         self._stats = replace(
             self._stats, running=0, waiting=0, queued_prefill_tokens=0, kv_blocks_used=0, kv_blocks_cached=0
         )
@@ -297,7 +299,7 @@ class EngineProcess:
                 self._tell_stats()
                 return
 
-    def _fail_all(self, error: EngineDied) -> None:
+    def _fail_all(self, error: EngineDiedError) -> None:
         self._uncounted.clear()
         for stream in tuple(self._streams.values()):
             stream.put(error)

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from engine.errors import EmptyPromptError, InvalidTokenIdsError, PromptTooLongError
-from engine.interface import EngineInfo, GenerationRequest
+import math
+from typing import Final
+
+from engine.errors import (
+    EmptyPromptError,
+    InvalidSchedulingError,
+    InvalidTokenIdsError,
+    PromptTooLongError,
+)
+from engine.interface import HIGHEST_PRIORITY, LOWEST_PRIORITY, EngineInfo, GenerationRequest
 from engine.sampling import check_sampling
+
+MAX_CLIENT_CHARACTERS: Final = 128
+"""Of the key that says whom a request is for; a digest or a URI fits."""
 
 
 def most_tokens(info: EngineInfo) -> int:
@@ -26,4 +37,12 @@ def check_request(request: GenerationRequest, info: EngineInfo) -> None:
         raise InvalidTokenIdsError(f"token ids must be from 0 to {info.vocabulary_size - 1}")
     if not 0 <= request.resumed_tokens <= length:
         raise InvalidTokenIdsError(f"resumed_tokens must be from 0 to {length}, not {request.resumed_tokens}")
+    if len(request.client) > MAX_CLIENT_CHARACTERS:
+        raise InvalidSchedulingError(f"client must have at most {MAX_CLIENT_CHARACTERS} characters")
+    if not LOWEST_PRIORITY <= request.priority <= HIGHEST_PRIORITY:
+        raise InvalidSchedulingError(
+            f"priority must be from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}, not {request.priority}"
+        )
+    if request.deadline is not None and math.isnan(request.deadline):
+        raise InvalidSchedulingError("deadline must be a time, not NaN")
     check_sampling(request.sampling, info.vocabulary_size)

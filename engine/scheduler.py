@@ -1,22 +1,28 @@
 """Continuous batching: which tokens of which sequences the next step computes.
 
 Running streams go first, one token each; what is left of the step's token budget goes to prompts, in
-chunks (chunked prefill, arXiv 2308.16369). When blocks run out, the youngest sequence gives its own back and
-recomputes them later (preemption by recomputation, arXiv 2309.06180).
+chunks (chunked prefill, arXiv 2308.16369), those of the least served client first. When blocks run out, the
+youngest sequence of the most served client gives its own back and recomputes them later (preemption by
+recomputation, arXiv 2309.06180); it also gives way to a client that was served far less and finds no place.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from engine.prefix_cache import Node, PrefixCache
 from engine.sequence import Sequence
+from engine.waiting_queue import OUTPUT_WEIGHT, WaitingQueue
 
 MAX_LOOK_AHEAD: Final = 64
 """Waiting sequences considered per step, should those before them wait for a prefix."""
+
+QUANTUM: Final = 512
+"""Tokens of service that a running sequence is ahead, beside what it would have to recompute, when it gives
+way to one that waits; so at most half of the work is done twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,7 @@ class Scheduler:
     def __init__(self, cache: PrefixCache, max_running: int) -> None:
         self._cache = cache
         self._max_running = max_running
-        self._waiting: deque[Sequence] = deque()
+        self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
         self.preemptions = 0
 
@@ -60,39 +66,31 @@ class Scheduler:
     def queued_prefill_tokens(self) -> int:
         """Prompt tokens still to be computed, over running and waiting sequences."""
         running = sum(sequence.uncomputed for sequence in self._running if sequence.uncomputed > 1)
-        return running + sum(sequence.expected_prefill for sequence in self._waiting)
+        return running + self._waiting.expected_prefill()
 
     def add(self, sequence: Sequence) -> None:
-        """Queues a new sequence behind all others."""
+        """Queues a new sequence."""
         sequence.expected_prefill = len(sequence.token_ids) - self._cached_tokens(sequence)
-        self._waiting.append(sequence)
+        self._waiting.add(sequence)
 
     def schedule(self, prefill_tokens: int) -> list[Work]:
         """The next step's work, at most `prefill_tokens` tokens of it from prompts; empty when idle."""
+        self._give_way()
         work = self._decodes()
         budget = prefill_tokens
-        for sequence in self._running:
-            if budget and sequence.uncomputed > 1:
-                count = min(sequence.uncomputed, budget)
-                work.append(Work(sequence, count))
-                budget -= count
-        for sequence in tuple(islice(self._waiting, MAX_LOOK_AHEAD)):
-            if not budget or len(self._running) >= self._max_running:
-                break
-            path = self._cached_path(sequence)
-            if self._is_being_computed(sequence, path):
-                continue
-            if not self._admit(sequence, path):
-                break
-            self._waiting.remove(sequence)
+        for sequence in self._prompts():
             count = min(sequence.uncomputed, budget)
             work.append(Work(sequence, count))
             budget -= count
+            if not budget:
+                break
         return work
 
     def advance(self, work: Work) -> None:
         """Notes that a sequence's tokens are computed, and caches the blocks they filled."""
         sequence = work.sequence
+        if work.samples:
+            self._waiting.charge(sequence.request.client, OUTPUT_WEIGHT)
         sequence.computed += work.count
         size = self._cache.block_size
         while len(sequence.path) < sequence.computed // size:
@@ -113,20 +111,67 @@ class Scheduler:
         else:
             self._waiting.remove(sequence)
 
+    def _give_way(self) -> None:
+        """Preempts a sequence of the most served client if the least served one has no place."""
+        least = self._waiting.first()
+        if least is None or not self._running:
+            return
+        victim = self._by_service()[-1]
+        lead = self._waiting.rank(victim) - self._waiting.rank(least)
+        if lead > QUANTUM + victim.computed:
+            newcomer = self._newcomer(set())
+            if newcomer is not None and not self._has_place(*newcomer):
+                self._preempt(victim)
+
     def _decodes(self) -> list[Work]:
-        """One token for each running stream, oldest first; those that get no block are preempted."""
+        """One token for each running stream; those that get no block are preempted."""
         return [
             Work(sequence, 1)
-            for sequence in tuple(self._running)
+            for sequence in self._by_service()
             if sequence.uncomputed == 1 and sequence in self._running and self._grow(sequence)
         ]
+
+    def _prompts(self) -> Iterator[Sequence]:
+        """Sequences with a prompt to compute; those that wait are admitted as they come up."""
+        begun = deque(sequence for sequence in self._by_service() if sequence.uncomputed > 1)
+        passed_over: set[Sequence] = set()
+        admitting = len(self._running) < self._max_running
+        while True:
+            newcomer = self._newcomer(passed_over) if admitting else None
+            if newcomer is not None and not (
+                begun and self._waiting.rank(begun[0]) <= self._waiting.rank(newcomer[0])
+            ):
+                admitting = self._has_place(*newcomer)
+                if admitting:
+                    self._admit(*newcomer)
+                    yield newcomer[0]
+            elif begun:
+                yield begun.popleft()
+            else:
+                return
+
+    def _newcomer(self, passed_over: set[Sequence]) -> tuple[Sequence, list[Node]] | None:
+        """The next to be admitted, with its cached prefix; those that wait for a prefix are passed over."""
+        while len(passed_over) < MAX_LOOK_AHEAD:
+            sequence = self._waiting.first(passed_over)
+            if sequence is None:
+                return None
+            path = self._cached_path(sequence)
+            if not self._is_being_computed(sequence, path):
+                return sequence, path
+            passed_over.add(sequence)
+        return None
+
+    def _by_service(self) -> list[Sequence]:
+        """What runs, the least served client's first, then by age: the last gives its blocks back first."""
+        return sorted(self._running, key=self._waiting.rank)
 
     def _grow(self, sequence: Sequence) -> bool:
         """Makes room for one more token; False when that took preempting the sequence itself."""
         if sequence.computed < sequence.block_count * self._cache.block_size:
             return True
         while (blocks := self._cache.allocate(1)) is None:
-            victim = self._running[-1]
+            victim = self._by_service()[-1]
             self._preempt(victim)
             if victim is sequence:
                 return False
@@ -136,8 +181,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         self._release(sequence)
-        sequence.expected_prefill = len(sequence.token_ids) - self._cached_tokens(sequence)
-        self._waiting.appendleft(sequence)
+        self.add(sequence)
         self.preemptions += 1
 
     def _is_being_computed(self, sequence: Sequence, path: list[Node]) -> bool:
@@ -155,25 +199,29 @@ class Scheduler:
             for other in self._running
         )
 
-    def _admit(self, sequence: Sequence, path: list[Node]) -> bool:
-        """Gives a sequence its cached prefix and blocks for the rest, if there are enough of them.
+    def _has_place(self, sequence: Sequence, path: list[Node]) -> bool:
+        """Whether it can run too: blocks for all beside `path`, and a spare one per sequence that runs."""
+        blocks = self._blocks(sequence) - sum(node.references > 0 for node in path)
+        free = self._cache.available_blocks - len(self._running)
+        return len(self._running) < self._max_running and blocks <= free
 
-        One spare block per running sequence is left for their next tokens.
-        """
-        needed = -(-len(sequence.token_ids) // self._cache.block_size) - len(path)
+    def _admit(self, sequence: Sequence, path: list[Node]) -> None:
+        """Gives a sequence its cached prefix, and blocks for the rest."""
         self._cache.acquire(path)
-        if needed + len(self._running) > self._cache.available_blocks:
-            self._cache.release(path)
-            return False
-        blocks = self._cache.allocate(needed)
+        blocks = self._cache.allocate(self._blocks(sequence) - len(path))
         if blocks is None:
             raise AssertionError("scheduler: blocks counted as available were not")
+        self._waiting.remove(sequence)
         sequence.path, sequence.private = path, blocks
         sequence.computed = len(path) * self._cache.block_size
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
+            self._waiting.charge(sequence.request.client, sequence.uncomputed)
         self._running.append(sequence)
-        return True
+
+    def _blocks(self, sequence: Sequence) -> int:
+        """Blocks that hold all its tokens."""
+        return -(-len(sequence.token_ids) // self._cache.block_size)
 
     def _release(self, sequence: Sequence) -> None:
         self._cache.release_private(sequence.private)

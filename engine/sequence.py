@@ -9,7 +9,8 @@ from engine.prefix_cache import Node
 class Sequence:
     """The tokens of a request, how many are computed, and the blocks that hold their keys and values.
 
-    `path` are the cached blocks it references, `private` the blocks after them that are its own.
+    `path` are the cached blocks it references, `private` the blocks after them that are its own. `arrival`
+    numbers sequences in the order in which they came.
     """
 
     def __init__(self, request: GenerationRequest, max_tokens: int, stop_ids: frozenset[int]) -> None:
@@ -22,6 +23,7 @@ class Sequence:
         self.path: list[Node] = []
         self.private: list[int] = []
         self.expected_prefill = len(self.token_ids)
+        self.arrival: int | None = None
 
     @property
     def answer_start(self) -> int:

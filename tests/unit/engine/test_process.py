@@ -17,7 +17,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.errors import (
     DuplicateRequestError,
-    EngineDied,
+    EngineDiedError,
     ModelDamagedError,
     ModelNotFoundError,
     PromptTooLongError,
@@ -123,11 +123,11 @@ async def test_a_killed_engine_fails_its_streams_says_so_and_comes_back(config: 
         await anext(stream)
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
-        with pytest.raises(EngineDied):
+        with pytest.raises(EngineDiedError):
             async for _ in stream:
                 pass
         assert blocks[-1] == BlockEvents(cleared=True)
-        with pytest.raises(EngineDied):
+        with pytest.raises(EngineDiedError):
             engine.submit(request(engine, "c"))
         await eventually(lambda: engine.pid is not None)
         assert await collect(engine, "d") == before
@@ -151,7 +151,7 @@ async def test_stop_ends_the_process_and_its_streams(config: EngineConfig) -> No
     await anext(stream)
     pid = engine.pid
     await engine.stop()
-    with pytest.raises(EngineDied):
+    with pytest.raises(EngineDiedError):
         async for _ in stream:
             pass
     assert pid is not None

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.stop_strings import StopStrings
+from engine.stop_strings import StopStrings
 
 texts = st.text(alphabet="ab", max_size=20)
 stops = st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3)
