@@ -6,6 +6,7 @@ keys and values by rounding only, and KV never leaves a node, so nodes of unequa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.cache_folder import cache_folder, write_atomically
-from engine.errors import ModelDamagedError
+from engine.errors import EngineConfigError, ModelDamagedError
 
 DIGEST_BYTES: Final = 32
 _CHUNK: Final = 1 << 22
@@ -43,7 +44,8 @@ def _file_digest(path: Path) -> bytes:
         computed = _hash_contents(path)
     except OSError as error:
         raise ModelDamagedError(f"can't read {path}: {error.strerror or error}") from error
-    write_atomically(remembered, computed)
+    with contextlib.suppress(EngineConfigError):  # a read-only cache: it costs time, nothing else
+        write_atomically(remembered, computed)
     return computed
 
 

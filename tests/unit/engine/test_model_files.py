@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -222,6 +223,21 @@ def test_fingerprints_depend_on_content_and_are_remembered(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     a.write_bytes(b"other weights")
     assert fingerprint([a]) != first
+
+
+def test_a_fingerprint_that_cannot_be_remembered_is_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container's cache is filled when it is built, and read-only afterwards."""
+    (tmp_path / "a").write_bytes(b"weights")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def refuse(**where: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("engine.cache_folder.tempfile.mkstemp", refuse)
+    assert fingerprint([tmp_path / "a"]) == fingerprint([tmp_path / "a"])
+    assert not list((tmp_path / "cache/rumormill/fingerprints").iterdir())
 
 
 def test_a_cache_that_cannot_be_written_names_the_variable(
