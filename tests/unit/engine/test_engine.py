@@ -17,6 +17,7 @@ from engine.errors import (
     EmptyPromptError,
     EngineConfigError,
     InvalidSamplingError,
+    InvalidSchedulingError,
     InvalidTokenIdsError,
     PromptTooLongError,
     QueueFullError,
@@ -31,11 +32,25 @@ RANDOM = SamplingParams(max_tokens=12, ignore_eos=True, temperature=1.0, top_p=0
 Load = Callable[..., Engine]
 
 
+class Clock:
+    """Time as a test sets it."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def load(tiny: Callable[[str], Path]) -> Load:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def load(tiny: Callable[[str], Path], clock: Clock) -> Load:
     def build(**options: Any) -> Engine:
         defaults: dict[str, Any] = {"precision": "fp32", "threads": 1, "kv_blocks": 64, "block_hash_key": KEY}
-        return Engine(EngineConfig(model=str(tiny("llama")), **(defaults | options)))
+        return Engine(EngineConfig(model=str(tiny("llama")), **(defaults | options)), clock)
 
     return build
 
@@ -194,6 +209,15 @@ def test_bad_requests_are_refused_and_the_engine_lives_on(
     assert engine.generate([[5, 6]], GREEDY)
 
 
+@pytest.mark.parametrize(
+    "options", [{"client": "x" * 129}, {"priority": 3}, {"priority": -3}, {"deadline": float("nan")}]
+)
+def test_absurd_scheduling_is_refused_by_name(load: Load, options: dict[str, Any]) -> None:
+    engine = load()
+    with pytest.raises(InvalidSchedulingError, match=next(iter(options))):
+        engine.add_request(GenerationRequest("r", (5, 6), engine.info.namespace, GREEDY, **options))
+
+
 def test_duplicates_and_full_queues_are_refused(load: Load) -> None:
     engine = load(max_waiting=2)
     for name in ("a", "b"):
@@ -213,6 +237,92 @@ def test_abort_frees_blocks_at_once(load: Load) -> None:
     engine.abort("never seen")
     assert (engine.stats.kv_blocks_used, engine.busy, engine.step()) == (0, False, [])
     engine.check()
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waiting", "running"])
+def test_a_deadline_ends_a_request_and_frees_everything(load: Load, clock: Clock, waits: bool) -> None:
+    engine = load(max_running=1)
+    if waits:
+        engine.add_request(GenerationRequest("first", (5, 6), engine.info.namespace, GREEDY))
+        engine.step()
+    request = GenerationRequest("late", (5,) * 40, engine.info.namespace, GREEDY, deadline=clock.now + 1)
+    engine.add_request(request)
+    before = [output for output in engine.step() if output.request_id == "late"]
+    clock.now += 1
+    (end,) = [output for output in engine.step() if output.request_id == "late"]
+    assert end == TokenOutput("late", 0 if waits else 1, (), 0, FinishReason.DEADLINE)
+    assert len(before) == (0 if waits else 1)
+    assert all(output.request_id == "first" for output in run(engine))
+    assert engine.stats.kv_blocks_used == 0
+    engine.check()
+
+
+def test_a_deadline_that_has_passed_costs_nothing(load: Load, clock: Clock) -> None:
+    engine = load()
+    engine.add_request(GenerationRequest("r", (5,) * 40, engine.info.namespace, GREEDY, deadline=clock.now))
+    (end,) = run(engine)
+    assert end.finish_reason is FinishReason.DEADLINE
+    assert engine.stats.kv_blocks_cached == 0
+
+
+def test_a_begun_answer_that_waits_says_that_it_lives(load: Load, clock: Clock) -> None:
+    engine = load(kv_blocks=6)
+    sampling = SamplingParams(max_tokens=40, ignore_eos=True)
+    for name, start in (("a", 5), ("b", 105)):
+        tokens = tuple(range(start, start + 30))
+        engine.add_request(GenerationRequest(name, tokens, engine.info.namespace, sampling))
+    outputs = []
+    while engine.busy:
+        clock.now += 0.2
+        outputs += engine.step()
+    assert engine.preemptions > 0
+    wordless = [output for output in outputs if not output.token_ids]
+    assert wordless
+    assert all(0 < output.first_index < 40 and output.finish_reason is None for output in wordless)
+    assert sum(len(output.token_ids) for output in outputs) == 80
+
+
+def test_a_batch_larger_than_the_queue_is_answered_whole(load: Load) -> None:
+    engine = load(max_waiting=2, max_running=2)
+    batch = prompts(7)
+    assert answers(engine, batch, GREEDY) == answers(load(), batch, GREEDY)
+
+
+def test_one_bad_prompt_of_a_batch_leaves_nothing_behind(load: Load) -> None:
+    engine = load()
+    with pytest.raises(EmptyPromptError):
+        engine.generate([[5, 6], []], GREEDY)
+    assert not engine.busy
+
+
+def test_stop_strings_end_answers_offline_too_across_token_borders(load: Load) -> None:
+    """Every token of the tiny model is one character, so that two of them span a border."""
+    engine = load()
+    batch = prompts(3)
+    whole = engine.generate(batch, RANDOM)
+    text = whole[1].text
+    middle = len(text) // 2
+    stop = text[middle : middle + 2]
+    cut = engine.generate(batch, RANDOM, stop=["never said", stop])
+    assert cut[1].text == text[: text.find(stop)]
+    assert cut[1].finish_reason is FinishReason.STOP
+    assert cut[1].token_ids == whole[1].token_ids[: len(cut[1].token_ids)]
+    for answer, complete in zip(cut, whole, strict=True):
+        assert complete.text.startswith(answer.text)
+        assert stop not in answer.text
+    assert engine.stats.kv_blocks_used == 0
+    with pytest.raises(InvalidSamplingError, match="stop string"):
+        engine.generate(batch, RANDOM, stop="")
+
+
+def test_the_load_advertises_what_prompts_get_beside_streams(load: Load) -> None:
+    engine = load(prefill_tokens_per_step=400)
+    assert engine.stats.prefill_tokens_per_step == 400
+    engine.add_request(GenerationRequest("r", (5, 6), engine.info.namespace, GREEDY))
+    engine.step()
+    stats = engine.stats
+    room = int(2.0 * stats.seconds_per_decode_step / stats.seconds_per_prefill_token)
+    assert stats.prefill_tokens_per_step == max(16, min(400, room))
 
 
 def test_stats_say_what_is_queued_and_what_steps_cost(load: Load) -> None:

@@ -7,38 +7,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.block_hash import BlockHasher, Namespace
-from engine.blocks import BlockPool
-from engine.interface import GenerationRequest
-from engine.prefix_cache import PrefixCache
-from engine.scheduler import Scheduler, Work
+from engine.interface import HIGHEST_PRIORITY, LOWEST_PRIORITY, GenerationRequest
 from engine.sequence import Sequence
-
-MODEL = Namespace(b"model")
-SIZE = 4
-
-
-def make(blocks: int = 64, max_running: int = 8) -> tuple[Scheduler, PrefixCache]:
-    cache = PrefixCache(BlockPool(blocks), BlockHasher(b"0123456789abcdef", SIZE))
-    return Scheduler(cache, max_running), cache
-
-
-def sequence(name: str, length: int, max_tokens: int = 4, start: int = 0) -> Sequence:
-    tokens = tuple(range(start, start + length))
-    return Sequence(GenerationRequest(name, tokens, MODEL), max_tokens, frozenset())
-
-
-def run_step(scheduler: Scheduler, budget: int = 1000) -> list[Work]:
-    """One step as the engine runs it; every sampled token depends on the sequence alone."""
-    works = scheduler.schedule(budget)
-    for work in works:
-        samples = work.samples
-        scheduler.advance(work)
-        if samples:
-            token = 1000 + len(work.sequence.token_ids)
-            if work.sequence.append(token) is not None:
-                scheduler.remove(work.sequence)
-    return works
+from tests.unit.engine.scheduling import MODEL, make, run_step, sequence
 
 
 def test_a_prompt_is_computed_in_chunks_of_the_budget() -> None:
@@ -157,7 +128,14 @@ def test_any_mix_of_requests_aborts_and_budgets_ends_with_clean_books(seed: int)
     expected = 0
     for index in range(40):
         if rng.random() < 0.5:
-            each = sequence(str(index), rng.randrange(1, 12), rng.randrange(1, 8), start=rng.randrange(3))
+            each = sequence(
+                str(index),
+                rng.randrange(1, 12),
+                rng.randrange(1, 8),
+                start=rng.randrange(3),
+                client=rng.choice("abc"),
+                priority=rng.randint(LOWEST_PRIORITY, HIGHEST_PRIORITY),
+            )
             scheduler.add(each)
             live.append(each)
         if live and rng.random() < 0.15:
