@@ -26,6 +26,7 @@ ALLOWED_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
         "/rumormill.v1.Inference/ListModels": ANYONE,
         "/rumormill.v1.Overlay/Gossip": NODES,
         "/rumormill.v1.Overlay/Forward": NODES,
+        "/rumormill.v1.Overlay/Describe": NODES,
         "/rumormill.v1.Admin/GetStatus": OPERATORS,
         "/rumormill.v1.Admin/ListPeers": OPERATORS,
         "/rumormill.v1.Admin/ExplainRoute": OPERATORS,
@@ -41,7 +42,21 @@ ALLOWED_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
 )
 """Full method name -> roles that may call it. A method that isn't here is for nobody."""
 
+ALLOWED_HTTP_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
+    {
+        "/dashboard/session": ANYONE,
+        "/dashboard/events": OPERATORS,
+        "/dashboard/blocks": OPERATORS,
+    }
+)
+"""The same by path, for what the HTTP door shows of the mesh; a caller has the role of its API key there."""
+
 
 def allowed_roles(method: str) -> frozenset[Role]:
     """The roles that may call a full gRPC method name, such as `/rumormill.v1.Overlay/Gossip`."""
     return ALLOWED_ROLES.get(method, frozenset())
+
+
+def allowed_http_roles(path: str) -> frozenset[Role]:
+    """The roles that may ask for a path of the HTTP door that shows the mesh."""
+    return ALLOWED_HTTP_ROLES.get(path, frozenset())

@@ -1,4 +1,4 @@
-"""Who calls, and whether they may: asked before every RPC, on connections old and new."""
+"""Who calls, and whether they may: asked before every RPC and page, on connections old and new."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import grpc.aio
 
 from certs.errors import CertificateRefusedError, CertificateRevokedError
 from certs.identity import Identity
-from certs.roles import allowed_roles
+from certs.roles import Role, allowed_http_roles, allowed_roles
+from node.errors import ForbiddenError
 
 CERTIFICATE_PROPERTY = "x509_pem_cert"
 
@@ -161,6 +162,17 @@ class _CheckedContext:
     async def write(self, message: Any) -> None:
         await self._check()
         await self._context.write(message)
+
+
+def admit_http(role: Role, path: str) -> None:
+    """Lets a caller of the HTTP door pass if the table's row for the path has its role.
+
+    Raises ForbiddenError.
+    """
+    roles = allowed_http_roles(path)
+    if role not in roles:
+        needed = " or ".join(sorted(role.value for role in roles)) or "no"
+        raise ForbiddenError(f"a key of {role.value} role may not see {path}: use one of {needed} role")
 
 
 async def _refuse(context: Any, code: grpc.StatusCode, message: str) -> NoReturn:

@@ -5,6 +5,7 @@ NodeError
 └── RequestError                  one request can't be served
     ├── InvalidRequestError       the request is wrong, and says how to mend it
     ├── UnauthenticatedError      the caller has not proved to be anybody who may call
+    ├── ForbiddenError            the caller's role may not do this
     ├── UnknownModelError         no such model here
     ├── OverloadedError           every queue is full: try again after `retry_after_s`
     ├── DrainingError             this node takes no new work
@@ -50,6 +51,14 @@ class UnauthenticatedError(RequestError):
     grpc_status = grpc.StatusCode.UNAUTHENTICATED
     http_status = 401
     http_type = "authentication_error"
+
+
+class ForbiddenError(RequestError):
+    """The caller's role may not do this."""
+
+    grpc_status = grpc.StatusCode.PERMISSION_DENIED
+    http_status = 403
+    http_type = "permission_error"
 
 
 class UnknownModelError(RequestError):

@@ -755,14 +755,18 @@ class ForwardRequest(google.protobuf.message.Message):
     PROMPT_FIELD_NUMBER: builtins.int
     SAMPLING_FIELD_NUMBER: builtins.int
     DELIVERED_FIELD_NUMBER: builtins.int
-    PREDICTED_CACHED_TOKENS_FIELD_NUMBER: builtins.int
+    CLIENT_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     entry_node: builtins.bytes
     hops: builtins.int
     """at most 1"""
     delivered: builtins.int
     """tokens of `prompt` that are an interrupted answer's own, when resuming"""
-    predicted_cached_tokens: builtins.int
+    client: builtins.str
+    """whom the work is counted for: a digest, at most 128 characters"""
+    priority: builtins.int
+    """-2 to 2"""
     @property
     def namespace(self) -> Global___Namespace: ...
     @property
@@ -779,10 +783,11 @@ class ForwardRequest(google.protobuf.message.Message):
         prompt: rumormill.v1.inference_pb2.TokenIds | None = ...,
         sampling: rumormill.v1.inference_pb2.Sampling | None = ...,
         delivered: builtins.int = ...,
-        predicted_cached_tokens: builtins.int = ...,
+        client: builtins.str = ...,
+        priority: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["namespace", b"namespace", "prompt", b"prompt", "sampling", b"sampling"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["delivered", b"delivered", "entry_node", b"entry_node", "hops", b"hops", "namespace", b"namespace", "predicted_cached_tokens", b"predicted_cached_tokens", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client", b"client", "delivered", b"delivered", "entry_node", b"entry_node", "hops", b"hops", "namespace", b"namespace", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling"]) -> None: ...
 
 Global___ForwardRequest: typing_extensions.TypeAlias = ForwardRequest
 
@@ -835,25 +840,33 @@ Global___Accepted: typing_extensions.TypeAlias = Accepted
 
 @typing.final
 class Tokens(google.protobuf.message.Message):
+    """Without tokens it says that the request still lives: it waits for its turn, or is recomputed."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FIRST_INDEX_FIELD_NUMBER: builtins.int
     TOKEN_IDS_FIELD_NUMBER: builtins.int
     CACHED_TOKENS_FIELD_NUMBER: builtins.int
+    LOGPROBS_FIELD_NUMBER: builtins.int
     first_index: builtins.int
     """index of token_ids[0] among the request's generated tokens"""
     cached_tokens: builtins.int
     """of the prompt; known with the first token"""
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def logprobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rumormill.v1.inference_pb2.TokenLogprobs]:
+        """one for each of token_ids, if asked for"""
+
     def __init__(
         self,
         *,
         first_index: builtins.int = ...,
         token_ids: collections.abc.Iterable[builtins.int] | None = ...,
         cached_tokens: builtins.int = ...,
+        logprobs: collections.abc.Iterable[rumormill.v1.inference_pb2.TokenLogprobs] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "first_index", b"first_index", "token_ids", b"token_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "first_index", b"first_index", "logprobs", b"logprobs", "token_ids", b"token_ids"]) -> None: ...
 
 Global___Tokens: typing_extensions.TypeAlias = Tokens
 
@@ -901,3 +914,109 @@ class Busy(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["load", b"load", "retry_after_ms", b"retry_after_ms"]) -> None: ...
 
 Global___Busy: typing_extensions.TypeAlias = Busy
+
+@typing.final
+class DescribeRequest(google.protobuf.message.Message):
+    """---- Describe -------------------------------------------------------------------------------"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: builtins.int
+    runs: builtins.int
+    """most runs wanted"""
+    def __init__(
+        self,
+        *,
+        runs: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["runs", b"runs"]) -> None: ...
+
+Global___DescribeRequest: typing_extensions.TypeAlias = DescribeRequest
+
+@typing.final
+class DescribeResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONNECTED_FIELD_NUMBER: builtins.int
+    SENT_FIELD_NUMBER: builtins.int
+    CACHED_BLOCKS_FIELD_NUMBER: builtins.int
+    RUNS_FIELD_NUMBER: builtins.int
+    connected: builtins.bytes
+    """ids of the peers it has a stream with, 32 bytes each"""
+    cached_blocks: builtins.int
+    @property
+    def sent(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Sent]: ...
+    @property
+    def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CachedRun]:
+        """the most used first, each after its parent"""
+
+    def __init__(
+        self,
+        *,
+        connected: builtins.bytes = ...,
+        sent: collections.abc.Iterable[Global___Sent] | None = ...,
+        cached_blocks: builtins.int = ...,
+        runs: collections.abc.Iterable[Global___CachedRun] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cached_blocks", b"cached_blocks", "connected", b"connected", "runs", b"runs", "sent", b"sent"]) -> None: ...
+
+Global___DescribeResponse: typing_extensions.TypeAlias = DescribeResponse
+
+@typing.final
+class Sent(google.protobuf.message.Message):
+    """Requests that entered at the called node and were sent to another since it started."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: builtins.int
+    REQUESTS_FIELD_NUMBER: builtins.int
+    node_id: builtins.bytes
+    requests: builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: builtins.bytes = ...,
+        requests: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["node_id", b"node_id", "requests", b"requests"]) -> None: ...
+
+Global___Sent: typing_extensions.TypeAlias = Sent
+
+@typing.final
+class CachedRun(google.protobuf.message.Message):
+    """Cached blocks that follow one another without a branch, as hashes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: builtins.int
+    DEPTH_FIELD_NUMBER: builtins.int
+    BLOCKS_FIELD_NUMBER: builtins.int
+    HITS_FIELD_NUMBER: builtins.int
+    RUNNING_FIELD_NUMBER: builtins.int
+    FIRST_HASH_FIELD_NUMBER: builtins.int
+    LAST_HASH_FIELD_NUMBER: builtins.int
+    parent: builtins.int
+    """1 + the index of the run it continues; 0 where prompts start"""
+    depth: builtins.int
+    """blocks before it"""
+    blocks: builtins.int
+    hits: builtins.int
+    """requests that found its first block cached"""
+    running: builtins.int
+    """requests that use it now"""
+    first_hash: builtins.int
+    last_hash: builtins.int
+    def __init__(
+        self,
+        *,
+        parent: builtins.int = ...,
+        depth: builtins.int = ...,
+        blocks: builtins.int = ...,
+        hits: builtins.int = ...,
+        running: builtins.int = ...,
+        first_hash: builtins.int = ...,
+        last_hash: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blocks", b"blocks", "depth", b"depth", "first_hash", b"first_hash", "hits", b"hits", "last_hash", b"last_hash", "parent", b"parent", "running", b"running"]) -> None: ...
+
+Global___CachedRun: typing_extensions.TypeAlias = CachedRun

@@ -44,6 +44,11 @@ class OverlayStub(object):
                 request_serializer=rumormill_dot_v1_dot_overlay__pb2.ForwardRequest.SerializeToString,
                 response_deserializer=rumormill_dot_v1_dot_overlay__pb2.ForwardResponse.FromString,
                 _registered_method=True)
+        self.Describe = channel.unary_unary(
+                '/rumormill.v1.Overlay/Describe',
+                request_serializer=rumormill_dot_v1_dot_overlay__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=rumormill_dot_v1_dot_overlay__pb2.DescribeResponse.FromString,
+                _registered_method=True)
 
 
 class OverlayServicer(object):
@@ -65,6 +70,13 @@ class OverlayServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Describe(self, request, context):
+        """What the called node shows of itself on its peers' dashboards; asked only while somebody watches one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OverlayServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +89,11 @@ def add_OverlayServicer_to_server(servicer, server):
                     servicer.Forward,
                     request_deserializer=rumormill_dot_v1_dot_overlay__pb2.ForwardRequest.FromString,
                     response_serializer=rumormill_dot_v1_dot_overlay__pb2.ForwardResponse.SerializeToString,
+            ),
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=rumormill_dot_v1_dot_overlay__pb2.DescribeRequest.FromString,
+                    response_serializer=rumormill_dot_v1_dot_overlay__pb2.DescribeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -133,6 +150,33 @@ class Overlay(object):
             '/rumormill.v1.Overlay/Forward',
             rumormill_dot_v1_dot_overlay__pb2.ForwardRequest.SerializeToString,
             rumormill_dot_v1_dot_overlay__pb2.ForwardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rumormill.v1.Overlay/Describe',
+            rumormill_dot_v1_dot_overlay__pb2.DescribeRequest.SerializeToString,
+            rumormill_dot_v1_dot_overlay__pb2.DescribeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,7 +61,23 @@ _OverlayForwardType = typing_extensions.TypeVar(
     ],
 )
 
-class OverlayStub(typing.Generic[_OverlayGossipType, _OverlayForwardType]):
+_OverlayDescribeType = typing_extensions.TypeVar(
+    '_OverlayDescribeType',
+    grpc.UnaryUnaryMultiCallable[
+        rumormill.v1.overlay_pb2.DescribeRequest,
+        rumormill.v1.overlay_pb2.DescribeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        rumormill.v1.overlay_pb2.DescribeRequest,
+        rumormill.v1.overlay_pb2.DescribeResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        rumormill.v1.overlay_pb2.DescribeRequest,
+        rumormill.v1.overlay_pb2.DescribeResponse,
+    ],
+)
+
+class OverlayStub(typing.Generic[_OverlayGossipType, _OverlayForwardType, _OverlayDescribeType]):
     @typing.overload
     def __init__(self: OverlayStub[
         grpc.StreamStreamMultiCallable[
@@ -71,6 +87,10 @@ class OverlayStub(typing.Generic[_OverlayGossipType, _OverlayForwardType]):
         grpc.UnaryStreamMultiCallable[
             rumormill.v1.overlay_pb2.ForwardRequest,
             rumormill.v1.overlay_pb2.ForwardResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            rumormill.v1.overlay_pb2.DescribeRequest,
+            rumormill.v1.overlay_pb2.DescribeResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -84,6 +104,10 @@ class OverlayStub(typing.Generic[_OverlayGossipType, _OverlayForwardType]):
             rumormill.v1.overlay_pb2.ForwardRequest,
             rumormill.v1.overlay_pb2.ForwardResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            rumormill.v1.overlay_pb2.DescribeRequest,
+            rumormill.v1.overlay_pb2.DescribeResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     Gossip: _OverlayGossipType
@@ -95,6 +119,9 @@ class OverlayStub(typing.Generic[_OverlayGossipType, _OverlayForwardType]):
     The called node never forwards again.
     """
 
+    Describe: _OverlayDescribeType
+    """What the called node shows of itself on its peers' dashboards; asked only while somebody watches one."""
+
 OverlayAsyncStub: typing_extensions.TypeAlias = OverlayStub[
     grpc.aio.StreamStreamMultiCallable[
         rumormill.v1.overlay_pb2.Frame,
@@ -103,6 +130,10 @@ OverlayAsyncStub: typing_extensions.TypeAlias = OverlayStub[
     grpc.aio.UnaryStreamMultiCallable[
         rumormill.v1.overlay_pb2.ForwardRequest,
         rumormill.v1.overlay_pb2.ForwardResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        rumormill.v1.overlay_pb2.DescribeRequest,
+        rumormill.v1.overlay_pb2.DescribeResponse,
     ],
 ]
 
@@ -125,5 +156,13 @@ class OverlayServicer(metaclass=abc.ABCMeta):
         trailer `rumormill-busy-bin`, a serialized Busy) rather than queue more than it can serve.
         The called node never forwards again.
         """
+
+    @abc.abstractmethod
+    def Describe(
+        self,
+        request: rumormill.v1.overlay_pb2.DescribeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rumormill.v1.overlay_pb2.DescribeResponse, collections.abc.Awaitable[rumormill.v1.overlay_pb2.DescribeResponse]]:
+        """What the called node shows of itself on its peers' dashboards; asked only while somebody watches one."""
 
 def add_OverlayServicer_to_server(servicer: OverlayServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from certs.roles import Role
 from node.errors import StartupError, UnauthenticatedError
 from node.http.api_keys import ApiKeys
 
@@ -28,6 +29,12 @@ def test_a_key_names_its_holder(file: Path) -> None:
             ApiKeys(file).identify(wrong)
 
 
+def test_a_key_is_a_clients_unless_its_line_says_otherwise(file: Path) -> None:
+    file.write_text(f"ada {OLD}\nbob {NEW} operator\neve {OLD}{NEW} client\n")
+    keys = ApiKeys(file)
+    assert [keys.role(name) for name in ("ada", "bob", "eve")] == [Role.CLIENT, Role.OPERATOR, Role.CLIENT]
+
+
 def test_keys_change_with_the_file_and_a_damaged_file_changes_nothing(file: Path) -> None:
     keys = ApiKeys(file)
     file.write_text("ada short\n")
@@ -44,7 +51,8 @@ def test_keys_change_with_the_file_and_a_damaged_file_changes_nothing(file: Path
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "no key"), ("ada\n", "line 1"), ("ada short\n", "under 20"), (f"a b {OLD}\n", "line 1")],
+    [("", "no key"), ("ada\n", "line 1"), ("ada short\n", "under 20"), (f"a b {OLD}\n", "line 1")]
+    + [(f"ada {OLD} node\n", "client or operator"), (f"ada {OLD} operator now\n", "line 1")],
 )
 def test_a_bad_file_is_refused_at_start(file: Path, text: str, says: str) -> None:
     file.write_text(text)
@@ -56,3 +64,9 @@ def test_a_file_that_others_can_read_is_refused(file: Path) -> None:
     file.chmod(0o644)
     with pytest.raises(StartupError, match="chmod 600"):
         ApiKeys(file)
+
+
+def test_a_file_may_be_lent_to_a_group(file: Path) -> None:
+    """Docker and Kubernetes give a container's group its secrets."""
+    file.chmod(0o640)
+    assert ApiKeys(file).identify(f"Bearer {OLD}") == "ada"
