@@ -29,8 +29,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from overlay.core.types import BlockHash, Load, NodeId, short_id
@@ -123,6 +123,10 @@ class Decision:
     target: NodeId
     reason: str
     estimates: tuple[Estimate, ...]
+    later_s: Mapping[NodeId, float] = field(default_factory=dict)
+    """How much later than at the soonest the expected follow-ups would start at each node compared."""
+    copy_s: Mapping[NodeId, float] = field(default_factory=dict)
+    """What a copy of the prefix at each node compared would save others, less what it costs."""
 
     @property
     def chosen(self) -> Estimate:
@@ -190,27 +194,48 @@ def choose(policy: str, prompt: Prompt, candidates: Sequence[Candidate], rng: ra
         reason = "the only node" if len(estimates) == 1 else f"the only node free: {_name(only)}"
         return Decision(policy, only.node_id, reason, tuple(estimates))
     loads = {candidate.node_id: candidate for candidate in candidates}
-    chosen, reason = POLICIES[policy](prompt, open_to, loads, rng)
-    return Decision(policy, chosen.node_id, reason, tuple(estimates))
+    verdict = POLICIES[policy](prompt, open_to, loads, rng)
+    return Decision(
+        policy,
+        verdict.chosen.node_id,
+        verdict.reason,
+        tuple(estimates),
+        verdict.later_s,
+        verdict.copy_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a policy makes of the estimates; for the last two fields see Decision."""
+
+    chosen: Estimate
+    reason: str
+    later_s: Mapping[NodeId, float] = field(default_factory=dict)
+    copy_s: Mapping[NodeId, float] = field(default_factory=dict)
 
 
 Loads = dict[NodeId, Candidate]
-Policy = Callable[[Prompt, list[Estimate], Loads, random.Random], tuple[Estimate, str]]
+Policy = Callable[[Prompt, list[Estimate], Loads, random.Random], Verdict]
 
 
-def _cost(
-    prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random
-) -> tuple[Estimate, str]:
+def _cost(prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random) -> Verdict:
     estimates = _looked_at(prompt.unseen, estimates, rng)
     soonest = estimates[0]
-    later_s = {e.node_id: _lasting(e, soonest, loads) for e in estimates}
+    lasting_s = {e.node_id: _lasting(e, soonest, loads) for e in estimates}
+    later_s = {node_id: prompt.follow_ups * seconds for node_id, seconds in lasting_s.items()}
 
     def cost(e: Estimate) -> float:
-        return e.cost_s + prompt.follow_ups * later_s[e.node_id]
+        return e.cost_s + later_s[e.node_id]
 
     best = min(estimates, key=cost)
-    if copy := _worthwhile_copy(best, estimates, loads, cost, later_s):
-        return copy
+    copy_s = _copies(best, estimates, loads, cost, lasting_s)
+    copied = max(estimates, key=lambda e: copy_s.get(e.node_id, -math.inf))
+    if copy_s.get(copied.node_id, 0.0) > NEAR_TIE_SECONDS:
+        sooner_s = lasting_s[best.node_id] - lasting_s[copied.node_id]
+        reason = f"{copied.total_s * 1000:.0f} ms expected; a copy for {loads[best.node_id].demand:.0f} more"
+        reason += f" requests, each {sooner_s * 1000:.0f} ms sooner than at {_name(best)}"
+        return Verdict(copied, reason, later_s, copy_s)
     near_s = best.total_s * NEAR_TIE_FRACTION + NEAR_TIE_SECONDS
     equals = [e for e in estimates if cost(e) <= cost(best) + near_s]
     least = min(e.uncached_tokens for e in equals)
@@ -219,14 +244,14 @@ def _cost(
     seconds = f"{chosen.total_s * 1000:.0f} ms expected"
     if len(near) > 1:
         taken = "here as well as" if chosen.is_self else "drawn from"
-        return chosen, f"{seconds}, {taken} {len(near)} near-equals"
+        return Verdict(chosen, f"{seconds}, {taken} {len(near)} near-equals", later_s, copy_s)
     if len(estimates) == 1:
-        return chosen, seconds
+        return Verdict(chosen, seconds, later_s, copy_s)
     other = min((e for e in estimates if e is not chosen), key=lambda e: e.total_s)
     instead = f"{_name(other)} would take {other.total_s * 1000:.0f} ms"
     if other.total_s < chosen.total_s:
         instead += " and delay others or what follows more"
-    return chosen, f"{seconds}; {instead}"
+    return Verdict(chosen, f"{seconds}; {instead}", later_s, copy_s)
 
 
 def _looked_at(unseen: float, estimates: list[Estimate], rng: random.Random) -> list[Estimate]:
@@ -253,80 +278,61 @@ def _lasting(e: Estimate, reference: Estimate, loads: Loads) -> float:
     return e.rtt_s - reference.rtt_s + min(now_s, usually_s, key=abs)
 
 
-def _worthwhile_copy(
+def _copies(
     best: Estimate,
     estimates: list[Estimate],
     loads: Loads,
     cost: Callable[[Estimate], float],
-    later_s: dict[NodeId, float],
-) -> tuple[Estimate, str] | None:
-    """A node that should compute what `best` has cached, since that pays for those who come after."""
+    lasting_s: Mapping[NodeId, float],
+) -> dict[NodeId, float]:
+    """What each node would gain for those who come after if it computed what `best` has cached."""
     demand = loads[best.node_id].demand
-
-    def sooner_s(e: Estimate) -> float:
-        return later_s[best.node_id] - later_s[e.node_id]
-
-    def profit(e: Estimate) -> float:
-        return demand * sooner_s(e) - (cost(e) - cost(best))
-
-    shorter = [e for e in estimates if e.claimed_tokens < best.claimed_tokens]
-    chosen = max(shorter, key=profit, default=best)
-    if chosen is best or profit(chosen) <= NEAR_TIE_SECONDS:
-        return None
-    reason = f"{chosen.total_s * 1000:.0f} ms expected; a copy for {demand:.0f} more requests"
-    return chosen, f"{reason}, each {sooner_s(chosen) * 1000:.0f} ms sooner than at {_name(best)}"
+    return {
+        e.node_id: demand * (lasting_s[best.node_id] - lasting_s[e.node_id]) - (cost(e) - cost(best))
+        for e in estimates
+        if e.claimed_tokens < best.claimed_tokens
+    }
 
 
-def _longest_prefix(
-    prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random
-) -> tuple[Estimate, str]:
+def _longest_prefix(prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random) -> Verdict:
     longest = max(e.cached_tokens for e in estimates)
     tied = [e for e in estimates if e.cached_tokens == longest]
     chosen = next((e for e in tied if e.is_self), None) or rng.choice(tied)
-    return chosen, f"longest cached prefix: {longest} of {prompt.tokens} tokens"
+    return Verdict(chosen, f"longest cached prefix: {longest} of {prompt.tokens} tokens")
 
 
-def _least_loaded(
-    prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random
-) -> tuple[Estimate, str]:
+def _least_loaded(prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random) -> Verdict:
     def work(e: Estimate) -> tuple[float, int]:
         load = loads[e.node_id].load
         return e.queue_s, load.running + load.waiting
 
     least = min(work(e) for e in estimates)
     chosen = rng.choice([e for e in estimates if work(e) == least])
-    return chosen, f"least loaded: {least[0] * 1000:.0f} ms queued, {least[1]} requests"
+    return Verdict(chosen, f"least loaded: {least[0] * 1000:.0f} ms queued, {least[1]} requests")
 
 
-def _random(
-    prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random
-) -> tuple[Estimate, str]:
-    return rng.choice(sorted(estimates, key=lambda e: e.node_id)), "drawn at random"
+def _random(prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random) -> Verdict:
+    return Verdict(rng.choice(sorted(estimates, key=lambda e: e.node_id)), "drawn at random")
 
 
-def _round_robin(
-    prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random
-) -> tuple[Estimate, str]:
+def _round_robin(prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random) -> Verdict:
     turn = prompt.sequence % len(estimates)
-    return sorted(estimates, key=lambda e: e.node_id)[turn], f"turn {turn + 1} of {len(estimates)}"
+    chosen = sorted(estimates, key=lambda e: e.node_id)[turn]
+    return Verdict(chosen, f"turn {turn + 1} of {len(estimates)}")
 
 
-def _consistent_hash(
-    prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random
-) -> tuple[Estimate, str]:
+def _consistent_hash(prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random) -> Verdict:
     """Rendezvous hashing (Thaler and Ravishankar, 1998) of the first block."""
     key = (prompt.first_block or 0).to_bytes(8, "little")
     chosen = max(estimates, key=lambda e: blake2b(key + e.node_id.encode(), digest_size=8).digest())
-    return chosen, "first block's rendezvous hash"
+    return Verdict(chosen, "first block's rendezvous hash")
 
 
-def _local(
-    prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random
-) -> tuple[Estimate, str]:
+def _local(prompt: Prompt, estimates: list[Estimate], loads: Loads, rng: random.Random) -> Verdict:
     own = next((e for e in estimates if e.is_self), None)
     if own is None:
-        return estimates[0], "this node is full"
-    return own, "always here"
+        return Verdict(estimates[0], "this node is full")
+    return Verdict(own, "always here")
 
 
 def _name(e: Estimate) -> str:

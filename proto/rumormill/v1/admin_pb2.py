@@ -26,7 +26,7 @@ from rumormill.v1 import inference_pb2 as rumormill_dot_v1_dot_inference__pb2
 from rumormill.v1 import overlay_pb2 as rumormill_dot_v1_dot_overlay__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rumormill/v1/admin.proto\x12\x0crumormill.v1\x1a\x1crumormill/v1/inference.proto\x1a\x1arumormill/v1/overlay.proto\"\x12\n\x10GetStatusRequest\"\x9e\x03\n\x11GetStatusResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07mesh_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\"\n\x05model\x18\x04 \x01(\x0b\x32\x13.rumormill.v1.Model\x12\x0e\n\x06policy\x18\x05 \x01(\t\x12\x10\n\x08uptime_s\x18\x06 \x01(\x01\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12 \n\x04load\x18\x08 \x01(\x0b\x32\x12.rumormill.v1.Load\x12\x15\n\rcached_blocks\x18\t \x01(\x04\x12(\n\taddresses\x18\n \x03(\x0b\x32\x15.rumormill.v1.Address\x12\x46\n\x0cgossip_bytes\x18\x0b \x03(\x0b\x32\x30.rumormill.v1.GetStatusResponse.GossipBytesEntry\x12\x10\n\x08http_url\x18\x0c \x01(\t\x12\x10\n\x08\x64raining\x18\r \x01(\x08\x1a\x32\n\x10GossipBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x12\n\x10ListPeersRequest\"\xa9\x02\n\x04Peer\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.rumormill.v1.MemberState\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12(\n\taddresses\x18\x04 \x03(\x0b\x32\x15.rumormill.v1.Address\x12\r\n\x05model\x18\x05 \x01(\t\x12\r\n\x05rtt_s\x18\x06 \x01(\x01\x12 \n\x04load\x18\x07 \x01(\x0b\x32\x12.rumormill.v1.Load\x12\x12\n\nload_age_s\x18\x08 \x01(\x01\x12\x15\n\rcached_blocks\x18\t \x01(\x04\x12\x15\n\rreplica_age_s\x18\n \x01(\x01\x12\x15\n\rquarantined_s\x18\x0b \x01(\x01\x12\x10\n\x08http_url\x18\x0c \x01(\t\"6\n\x11ListPeersResponse\x12!\n\x05peers\x18\x01 \x03(\x0b\x32\x12.rumormill.v1.Peer\"\x91\x01\n\x13\x45xplainRouteRequest\x12\x10\n\x06prompt\x18\x01 \x01(\tH\x00\x12+\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x16.rumormill.v1.TokenIdsH\x00\x12\"\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x12.rumormill.v1.ChatH\x00\x12\x0e\n\x06policy\x18\x04 \x01(\tB\x07\n\x05input\"\xac\x01\n\tCandidate\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07is_self\x18\x02 \x01(\x08\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\r\n\x05rtt_s\x18\x04 \x01(\x01\x12\x0f\n\x07queue_s\x18\x05 \x01(\x01\x12\x11\n\tprefill_s\x18\x06 \x01(\x01\x12\x0f\n\x07total_s\x18\x07 \x01(\x01\x12\x10\n\x08\x65xcluded\x18\x08 \x01(\t\x12\x10\n\x08\x62urden_s\x18\t \x01(\x01\"\x8a\x01\n\x14\x45xplainRouteResponse\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0e\n\x06\x63hosen\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12+\n\ncandidates\x18\x05 \x03(\x0b\x32\x17.rumormill.v1.Candidate\"\x14\n\x12WatchRoutesRequest\"n\n\rRouteDecision\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bunix_time_s\x18\x02 \x01(\x01\x12\x34\n\x08\x64\x65\x63ision\x18\x03 \x01(\x0b\x32\".rumormill.v1.ExplainRouteResponse\"\x0e\n\x0c\x44rainRequest\" \n\rDrainResponse\x12\x0f\n\x07running\x18\x01 \x01(\r\"\x13\n\x11\x46lushCacheRequest\"\x14\n\x12\x46lushCacheResponse2\xdd\x03\n\x05\x41\x64min\x12L\n\tGetStatus\x12\x1e.rumormill.v1.GetStatusRequest\x1a\x1f.rumormill.v1.GetStatusResponse\x12L\n\tListPeers\x12\x1e.rumormill.v1.ListPeersRequest\x1a\x1f.rumormill.v1.ListPeersResponse\x12U\n\x0c\x45xplainRoute\x12!.rumormill.v1.ExplainRouteRequest\x1a\".rumormill.v1.ExplainRouteResponse\x12N\n\x0bWatchRoutes\x12 .rumormill.v1.WatchRoutesRequest\x1a\x1b.rumormill.v1.RouteDecision0\x01\x12O\n\nFlushCache\x12\x1f.rumormill.v1.FlushCacheRequest\x1a .rumormill.v1.FlushCacheResponse\x12@\n\x05\x44rain\x12\x1a.rumormill.v1.DrainRequest\x1a\x1b.rumormill.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rumormill/v1/admin.proto\x12\x0crumormill.v1\x1a\x1crumormill/v1/inference.proto\x1a\x1arumormill/v1/overlay.proto\"\x12\n\x10GetStatusRequest\"\xc4\x03\n\x11GetStatusResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07mesh_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\"\n\x05model\x18\x04 \x01(\x0b\x32\x13.rumormill.v1.Model\x12\x0e\n\x06policy\x18\x05 \x01(\t\x12\x10\n\x08uptime_s\x18\x06 \x01(\x01\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12 \n\x04load\x18\x08 \x01(\x0b\x32\x12.rumormill.v1.Load\x12\x15\n\rcached_blocks\x18\t \x01(\x04\x12(\n\taddresses\x18\n \x03(\x0b\x32\x15.rumormill.v1.Address\x12\x46\n\x0cgossip_bytes\x18\x0b \x03(\x0b\x32\x30.rumormill.v1.GetStatusResponse.GossipBytesEntry\x12\x10\n\x08http_url\x18\x0c \x01(\t\x12\x10\n\x08\x64raining\x18\r \x01(\x08\x12$\n\x06served\x18\x0e \x01(\x0b\x32\x14.rumormill.v1.Served\x1a\x32\n\x10GossipBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"b\n\x06Served\x12\x10\n\x08requests\x18\x01 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x04\x12\x15\n\rcached_tokens\x18\x03 \x01(\x04\x12\x18\n\x10generated_tokens\x18\x04 \x01(\x04\"\x12\n\x10ListPeersRequest\"\xa9\x02\n\x04Peer\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.rumormill.v1.MemberState\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12(\n\taddresses\x18\x04 \x03(\x0b\x32\x15.rumormill.v1.Address\x12\r\n\x05model\x18\x05 \x01(\t\x12\r\n\x05rtt_s\x18\x06 \x01(\x01\x12 \n\x04load\x18\x07 \x01(\x0b\x32\x12.rumormill.v1.Load\x12\x12\n\nload_age_s\x18\x08 \x01(\x01\x12\x15\n\rcached_blocks\x18\t \x01(\x04\x12\x15\n\rreplica_age_s\x18\n \x01(\x01\x12\x15\n\rquarantined_s\x18\x0b \x01(\x01\x12\x10\n\x08http_url\x18\x0c \x01(\t\"6\n\x11ListPeersResponse\x12!\n\x05peers\x18\x01 \x03(\x0b\x32\x12.rumormill.v1.Peer\"\x91\x01\n\x13\x45xplainRouteRequest\x12\x10\n\x06prompt\x18\x01 \x01(\tH\x00\x12+\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x16.rumormill.v1.TokenIdsH\x00\x12\"\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x12.rumormill.v1.ChatH\x00\x12\x0e\n\x06policy\x18\x04 \x01(\tB\x07\n\x05input\"\xee\x01\n\tCandidate\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07is_self\x18\x02 \x01(\x08\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\r\n\x05rtt_s\x18\x04 \x01(\x01\x12\x0f\n\x07queue_s\x18\x05 \x01(\x01\x12\x11\n\tprefill_s\x18\x06 \x01(\x01\x12\x0f\n\x07total_s\x18\x07 \x01(\x01\x12\x10\n\x08\x65xcluded\x18\x08 \x01(\t\x12\x10\n\x08\x62urden_s\x18\t \x01(\x01\x12\x14\n\x07later_s\x18\n \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06\x63opy_s\x18\x0b \x01(\x01H\x01\x88\x01\x01\x42\n\n\x08_later_sB\t\n\x07_copy_s\"\x8a\x01\n\x14\x45xplainRouteResponse\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0e\n\x06\x63hosen\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12+\n\ncandidates\x18\x05 \x03(\x0b\x32\x17.rumormill.v1.Candidate\"\x14\n\x12WatchRoutesRequest\"n\n\rRouteDecision\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bunix_time_s\x18\x02 \x01(\x01\x12\x34\n\x08\x64\x65\x63ision\x18\x03 \x01(\x0b\x32\".rumormill.v1.ExplainRouteResponse\"\x0e\n\x0c\x44rainRequest\" \n\rDrainResponse\x12\x0f\n\x07running\x18\x01 \x01(\r\"\x13\n\x11\x46lushCacheRequest\"\x14\n\x12\x46lushCacheResponse2\xdd\x03\n\x05\x41\x64min\x12L\n\tGetStatus\x12\x1e.rumormill.v1.GetStatusRequest\x1a\x1f.rumormill.v1.GetStatusResponse\x12L\n\tListPeers\x12\x1e.rumormill.v1.ListPeersRequest\x1a\x1f.rumormill.v1.ListPeersResponse\x12U\n\x0c\x45xplainRoute\x12!.rumormill.v1.ExplainRouteRequest\x1a\".rumormill.v1.ExplainRouteResponse\x12N\n\x0bWatchRoutes\x12 .rumormill.v1.WatchRoutesRequest\x1a\x1b.rumormill.v1.RouteDecision0\x01\x12O\n\nFlushCache\x12\x1f.rumormill.v1.FlushCacheRequest\x1a .rumormill.v1.FlushCacheResponse\x12@\n\x05\x44rain\x12\x1a.rumormill.v1.DrainRequest\x1a\x1b.rumormill.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,33 +38,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSTATUSREQUEST']._serialized_start=100
   _globals['_GETSTATUSREQUEST']._serialized_end=118
   _globals['_GETSTATUSRESPONSE']._serialized_start=121
-  _globals['_GETSTATUSRESPONSE']._serialized_end=535
-  _globals['_GETSTATUSRESPONSE_GOSSIPBYTESENTRY']._serialized_start=485
-  _globals['_GETSTATUSRESPONSE_GOSSIPBYTESENTRY']._serialized_end=535
-  _globals['_LISTPEERSREQUEST']._serialized_start=537
-  _globals['_LISTPEERSREQUEST']._serialized_end=555
-  _globals['_PEER']._serialized_start=558
-  _globals['_PEER']._serialized_end=855
-  _globals['_LISTPEERSRESPONSE']._serialized_start=857
-  _globals['_LISTPEERSRESPONSE']._serialized_end=911
-  _globals['_EXPLAINROUTEREQUEST']._serialized_start=914
-  _globals['_EXPLAINROUTEREQUEST']._serialized_end=1059
-  _globals['_CANDIDATE']._serialized_start=1062
-  _globals['_CANDIDATE']._serialized_end=1234
-  _globals['_EXPLAINROUTERESPONSE']._serialized_start=1237
-  _globals['_EXPLAINROUTERESPONSE']._serialized_end=1375
-  _globals['_WATCHROUTESREQUEST']._serialized_start=1377
-  _globals['_WATCHROUTESREQUEST']._serialized_end=1397
-  _globals['_ROUTEDECISION']._serialized_start=1399
-  _globals['_ROUTEDECISION']._serialized_end=1509
-  _globals['_DRAINREQUEST']._serialized_start=1511
-  _globals['_DRAINREQUEST']._serialized_end=1525
-  _globals['_DRAINRESPONSE']._serialized_start=1527
-  _globals['_DRAINRESPONSE']._serialized_end=1559
-  _globals['_FLUSHCACHEREQUEST']._serialized_start=1561
-  _globals['_FLUSHCACHEREQUEST']._serialized_end=1580
-  _globals['_FLUSHCACHERESPONSE']._serialized_start=1582
-  _globals['_FLUSHCACHERESPONSE']._serialized_end=1602
-  _globals['_ADMIN']._serialized_start=1605
-  _globals['_ADMIN']._serialized_end=2082
+  _globals['_GETSTATUSRESPONSE']._serialized_end=573
+  _globals['_GETSTATUSRESPONSE_GOSSIPBYTESENTRY']._serialized_start=523
+  _globals['_GETSTATUSRESPONSE_GOSSIPBYTESENTRY']._serialized_end=573
+  _globals['_SERVED']._serialized_start=575
+  _globals['_SERVED']._serialized_end=673
+  _globals['_LISTPEERSREQUEST']._serialized_start=675
+  _globals['_LISTPEERSREQUEST']._serialized_end=693
+  _globals['_PEER']._serialized_start=696
+  _globals['_PEER']._serialized_end=993
+  _globals['_LISTPEERSRESPONSE']._serialized_start=995
+  _globals['_LISTPEERSRESPONSE']._serialized_end=1049
+  _globals['_EXPLAINROUTEREQUEST']._serialized_start=1052
+  _globals['_EXPLAINROUTEREQUEST']._serialized_end=1197
+  _globals['_CANDIDATE']._serialized_start=1200
+  _globals['_CANDIDATE']._serialized_end=1438
+  _globals['_EXPLAINROUTERESPONSE']._serialized_start=1441
+  _globals['_EXPLAINROUTERESPONSE']._serialized_end=1579
+  _globals['_WATCHROUTESREQUEST']._serialized_start=1581
+  _globals['_WATCHROUTESREQUEST']._serialized_end=1601
+  _globals['_ROUTEDECISION']._serialized_start=1603
+  _globals['_ROUTEDECISION']._serialized_end=1713
+  _globals['_DRAINREQUEST']._serialized_start=1715
+  _globals['_DRAINREQUEST']._serialized_end=1729
+  _globals['_DRAINRESPONSE']._serialized_start=1731
+  _globals['_DRAINRESPONSE']._serialized_end=1763
+  _globals['_FLUSHCACHEREQUEST']._serialized_start=1765
+  _globals['_FLUSHCACHEREQUEST']._serialized_end=1784
+  _globals['_FLUSHCACHERESPONSE']._serialized_start=1786
+  _globals['_FLUSHCACHERESPONSE']._serialized_end=1806
+  _globals['_ADMIN']._serialized_start=1809
+  _globals['_ADMIN']._serialized_end=2286
 # @@protoc_insertion_point(module_scope)

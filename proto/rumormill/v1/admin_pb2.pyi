@@ -63,6 +63,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     GOSSIP_BYTES_FIELD_NUMBER: builtins.int
     HTTP_URL_FIELD_NUMBER: builtins.int
     DRAINING_FIELD_NUMBER: builtins.int
+    SERVED_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     mesh_id: builtins.str
     version: builtins.str
@@ -82,6 +83,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     def gossip_bytes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """"sent", "received" """
 
+    @property
+    def served(self) -> Global___Served: ...
     def __init__(
         self,
         *,
@@ -98,11 +101,39 @@ class GetStatusResponse(google.protobuf.message.Message):
         gossip_bytes: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         http_url: builtins.str = ...,
         draining: builtins.bool = ...,
+        served: Global___Served | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["load", b"load", "model", b"model"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["addresses", b"addresses", "cached_blocks", b"cached_blocks", "draining", b"draining", "epoch", b"epoch", "gossip_bytes", b"gossip_bytes", "http_url", b"http_url", "load", b"load", "mesh_id", b"mesh_id", "model", b"model", "node_id", b"node_id", "policy", b"policy", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["load", b"load", "model", b"model", "served", b"served"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["addresses", b"addresses", "cached_blocks", b"cached_blocks", "draining", b"draining", "epoch", b"epoch", "gossip_bytes", b"gossip_bytes", "http_url", b"http_url", "load", b"load", "mesh_id", b"mesh_id", "model", b"model", "node_id", b"node_id", "policy", b"policy", "served", b"served", "uptime_s", b"uptime_s", "version", b"version"]) -> None: ...
 
 Global___GetStatusResponse: typing_extensions.TypeAlias = GetStatusResponse
+
+@typing.final
+class Served(google.protobuf.message.Message):
+    """What a node's own engine has answered since the node started, wherever the requests entered."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: builtins.int
+    GENERATED_TOKENS_FIELD_NUMBER: builtins.int
+    requests: builtins.int
+    prompt_tokens: builtins.int
+    cached_tokens: builtins.int
+    """of the prompt tokens"""
+    generated_tokens: builtins.int
+    def __init__(
+        self,
+        *,
+        requests: builtins.int = ...,
+        prompt_tokens: builtins.int = ...,
+        cached_tokens: builtins.int = ...,
+        generated_tokens: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "generated_tokens", b"generated_tokens", "prompt_tokens", b"prompt_tokens", "requests", b"requests"]) -> None: ...
+
+Global___Served: typing_extensions.TypeAlias = Served
 
 @typing.final
 class ListPeersRequest(google.protobuf.message.Message):
@@ -224,6 +255,8 @@ class Candidate(google.protobuf.message.Message):
     TOTAL_S_FIELD_NUMBER: builtins.int
     EXCLUDED_FIELD_NUMBER: builtins.int
     BURDEN_S_FIELD_NUMBER: builtins.int
+    LATER_S_FIELD_NUMBER: builtins.int
+    COPY_S_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     is_self: builtins.bool
     cached_tokens: builtins.int
@@ -237,6 +270,10 @@ class Candidate(google.protobuf.message.Message):
     """why it can't be chosen; empty when it can"""
     burden_s: builtins.float
     """what this prefill would cost later requests, as the mesh is busy now"""
+    later_s: builtins.float
+    """how much later than at the soonest the expected follow-ups would be here"""
+    copy_s: builtins.float
+    """what a copy of the prefix here would save others, less what it costs"""
     def __init__(
         self,
         *,
@@ -249,8 +286,15 @@ class Candidate(google.protobuf.message.Message):
         total_s: builtins.float = ...,
         excluded: builtins.str = ...,
         burden_s: builtins.float = ...,
+        later_s: builtins.float | None = ...,
+        copy_s: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["burden_s", b"burden_s", "cached_tokens", b"cached_tokens", "excluded", b"excluded", "is_self", b"is_self", "node_id", b"node_id", "prefill_s", b"prefill_s", "queue_s", b"queue_s", "rtt_s", b"rtt_s", "total_s", b"total_s"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_copy_s", b"_copy_s", "_later_s", b"_later_s", "copy_s", b"copy_s", "later_s", b"later_s"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_copy_s", b"_copy_s", "_later_s", b"_later_s", "burden_s", b"burden_s", "cached_tokens", b"cached_tokens", "copy_s", b"copy_s", "excluded", b"excluded", "is_self", b"is_self", "later_s", b"later_s", "node_id", b"node_id", "prefill_s", b"prefill_s", "queue_s", b"queue_s", "rtt_s", b"rtt_s", "total_s", b"total_s"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_copy_s", b"_copy_s"]) -> typing.Literal["copy_s"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_later_s", b"_later_s"]) -> typing.Literal["later_s"] | None: ...
 
 Global___Candidate: typing_extensions.TypeAlias = Candidate
 
