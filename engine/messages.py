@@ -50,6 +50,13 @@ Command = Configure | Submit | Abort | Flush | Outline
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """What the loading of the model is busy with."""
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """The model is loaded."""
 
@@ -97,4 +104,4 @@ class Outlined:
     runs: tuple[CachedRun, ...]
 
 
-Reply = Ready | Failed | Refused | Report | Flushed | Outlined
+Reply = Loading | Ready | Failed | Refused | Report | Flushed | Outlined

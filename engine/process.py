@@ -28,6 +28,7 @@ from engine.messages import (
     Failed,
     Flush,
     Flushed,
+    Loading,
     Outline,
     Outlined,
     Ready,
@@ -37,6 +38,7 @@ from engine.messages import (
     Submit,
 )
 from engine.outline import CachedRun
+from engine.progress import ProgressListener
 from engine.requests import check_request
 
 STATS_INTERVAL = 0.02
@@ -74,10 +76,12 @@ class EngineProcess:
         config: EngineConfig,
         on_blocks: BlockListener | None = None,
         on_stats: StatsListener | None = None,
+        on_progress: ProgressListener = lambda stage: None,
     ) -> None:
         self._config = config
         self._on_blocks = on_blocks
         self._on_stats = on_stats
+        self._on_progress = on_progress
         self._child: EngineChild | None = None
         self._info: EngineInfo | None = None
         self._ready: asyncio.Future[EngineInfo] | None = None
@@ -230,6 +234,8 @@ class EngineProcess:
 
     def _handle(self, child: EngineChild, reply: Reply) -> None:
         match reply:
+            case Loading(stage):
+                self._on_progress(stage)
             case Ready(info, stats):
                 self._child, self._info, self._stats = child, info, stats
                 self._alive.set()

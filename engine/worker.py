@@ -18,6 +18,7 @@ from engine.messages import (
     Failed,
     Flush,
     Flushed,
+    Loading,
     Outline,
     Outlined,
     Ready,
@@ -25,6 +26,7 @@ from engine.messages import (
     Report,
     Submit,
 )
+from engine.progress import listen
 
 _PR_SET_PDEATHSIG = 1
 
@@ -62,6 +64,7 @@ def _serve(connection: Connection, inbox: queue.SimpleQueue[Command]) -> None:
     first = inbox.get()
     if not isinstance(first, Configure):
         raise AssertionError("worker: the first command must be Configure")
+    listen(lambda stage: connection.send(Loading(stage)))
     try:
         from engine.engine import Engine
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.cache_folder import cache_folder, locked
+from engine.progress import begin
 
 SOURCE: Final = Path(__file__).parent / "decoder.cpp"
 FLAGS: Final = (
@@ -79,6 +80,7 @@ def _compiled_here(compiler: str) -> Path:
     path = cache_folder("native") / f"decoder-{_key(compiler)}.so"
     with locked(path.with_suffix(".lock")):
         if not path.is_file():
+            begin("compiling the decoder for this CPU: about 10 s, once")
             _compile(compiler, "native", path)
     return path
 
