@@ -21,6 +21,7 @@ from node.in_flight import InFlight
 from node.own_blocks import OwnBlocks
 from node.request import Request
 from node.request_builder import RequestBuilder, SamplingOptions
+from node.served import Served
 from node.tenants import Tenants
 from node.version import VERSION
 from overlay.core.router import Router
@@ -55,6 +56,9 @@ class Administered(Protocol):
 
     @property
     def http_url(self) -> str: ...
+
+    @property
+    def served(self) -> Served: ...
 
     def begin_drain(self) -> None: ...
 
@@ -97,7 +101,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 wire.prompt_from_pb(request),
                 SamplingOptions(max_tokens=1),
                 policy=request.policy,
-                salt=self._node.tenants.salt(caller().uri),
+                caller=self._node.tenants.caller(caller().uri),
             )
             return wire.decision_to_pb(self._node.explain(built), built)
 
@@ -151,6 +155,12 @@ def _status(node: Administered) -> admin_pb2.GetStatusResponse:
         gossip_bytes=totals,
         http_url=node.http_url,
         draining=node.admission.draining,
+        served=admin_pb2.Served(
+            requests=node.served.requests,
+            prompt_tokens=node.served.prompt_tokens,
+            cached_tokens=node.served.cached_tokens,
+            generated_tokens=node.served.generated_tokens,
+        ),
     )
 
 

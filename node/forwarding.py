@@ -27,6 +27,10 @@ class PeerFailedError(Exception):
     """The peer did not answer, or stopped in the middle."""
 
 
+class PeerRefusedError(PeerFailedError):
+    """The peer says that the request itself is wrong there, which says nothing against the peer."""
+
+
 class PeerBusyError(Exception):
     """The peer won't take the request now."""
 
@@ -62,7 +66,6 @@ class Forwarder:
         node_id: NodeId,
         request: Request,
         *,
-        predicted_cached_tokens: int,
         first_token_s: float,
         token_gap_s: float,
         timeout_s: float | None,
@@ -71,7 +74,7 @@ class Forwarder:
 
         The peer is given up when it is silent for `first_token_s`, or later for `token_gap_s`.
 
-        Raises PeerBusyError or PeerFailedError.
+        Raises PeerBusyError, PeerRefusedError or PeerFailedError.
         """
         message = overlay_pb2.ForwardRequest(
             request_id=request.id,
@@ -81,7 +84,8 @@ class Forwarder:
             prompt=wire.token_ids_to_pb(request.token_ids),
             sampling=wire.sampling_to_pb(request.sampling),
             delivered=request.resumed_tokens,
-            predicted_cached_tokens=predicted_cached_tokens,
+            client=request.client,
+            priority=request.priority,
         )
         try:
             stub = overlay_pb2_grpc.OverlayStub(self._plane.channel(node_id))
@@ -119,7 +123,8 @@ class Forwarder:
             call.cancel()
 
     def _checked(self, node_id: NodeId, output: TokenOutput) -> TokenOutput:
-        if any(token >= self._vocabulary_size for token in output.token_ids):
+        tops = (token for each in output.logprobs for token, _ in each.top)
+        if any(token >= self._vocabulary_size for token in (*output.token_ids, *tops)):
             raise PeerFailedError(f"{short_id(node_id)} sent a token id outside the vocabulary")
         return output
 
@@ -131,7 +136,8 @@ class Forwarder:
             for key, value in error.trailing_metadata() or ():
                 if key == BUSY_TRAILER and isinstance(value, bytes):
                     return self._busy(node_id, value)
-        return PeerFailedError(f"{short_id(node_id)}: {error.code().name}: {error.details()}")
+        kind = PeerRefusedError if error.code() is grpc.StatusCode.INVALID_ARGUMENT else PeerFailedError
+        return kind(f"{short_id(node_id)}: {error.code().name}: {error.details()}")
 
     def _busy(self, node_id: NodeId, trailer: bytes) -> Exception:
         try:

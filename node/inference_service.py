@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
 
 import grpc.aio
 
@@ -44,9 +43,10 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                 wire.options_from_pb(request.sampling),
                 model=request.model,
                 policy=request.policy,
-                salt=self._tenants.salt(caller().uri),
+                caller=self._tenants.caller(caller().uri),
+                priority=request.priority,
+                traceparent=traceparent_in(context.invocation_metadata()),
             )
-            built = replace(built, traceparent=traceparent_in(context.invocation_metadata()))
             async with aclosing(self._pipeline.generate(built, context.time_remaining())) as events:
                 async for event in events:
                     yield _response(event)
@@ -74,7 +74,10 @@ def _response(event: Event) -> inference_pb2.GenerateResponse:
         return inference_pb2.GenerateResponse(route=wire.route_to_pb(event))
     if isinstance(event, Chunk):
         return inference_pb2.GenerateResponse(
-            text=event.text, token_ids=event.token_ids, first_index=event.first_index
+            text=event.text,
+            token_ids=event.token_ids,
+            first_index=event.first_index,
+            logprobs=wire.logprobs_to_pb(event.logprobs),
         )
     return inference_pb2.GenerateResponse(
         finish_reason=wire.FINISH_REASON_TO_PB[event.reason],

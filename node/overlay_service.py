@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
@@ -59,7 +60,7 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
             self._observer.refused(request.request_id[:MAX_REQUEST_ID_CHARACTERS])
             await self._abort_busy(context)
         async with grpc_statuses(context):
-            generation = self._generation(request)
+            generation = self._generation(request, context.time_remaining())
             observed = self._observer.forwarded_here(
                 request.request_id,
                 node_id_from_bytes(request.entry_node),
@@ -85,7 +86,7 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
                 await asyncio.gather(submitting, return_exceptions=True)
             while True:
                 observed.output(output)
-                if output.token_ids:
+                if output.token_ids or output.finish_reason is None:
                     yield overlay_pb2.ForwardResponse(tokens=wire.tokens_to_pb(output))
                 if output.finish_reason is not None:
                     yield self._finished(output, output.finish_reason)
@@ -101,7 +102,9 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
             )
         )
 
-    def _generation(self, request: overlay_pb2.ForwardRequest) -> GenerationRequest:
+    def _generation(
+        self, request: overlay_pb2.ForwardRequest, time_left_s: float | None
+    ) -> GenerationRequest:
         namespace = wire.namespace_from_pb(request.namespace)
         if request.hops != MAX_HOPS:
             raise InvalidRequestError(f"a forwarded request has made {MAX_HOPS} hop, not {request.hops}")
@@ -119,6 +122,9 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
             namespace=namespace,
             sampling=wire.sampling_from_pb(request.sampling),
             resumed_tokens=request.delivered,
+            client=request.client,
+            priority=request.priority,
+            deadline=None if time_left_s is None else time.monotonic() + time_left_s,
         )
 
     async def _abort_busy(

@@ -19,7 +19,7 @@ from engine.stop_strings import StopStrings
 from engine.tokenizer import IncrementalDecoder, Tokenizer
 from node.admission import Admission
 from node.errors import DrainingError, OverloadedError, UnavailableError
-from node.forwarding import Accepted, Forwarder, PeerBusyError, PeerFailedError
+from node.forwarding import Accepted, Forwarder, PeerBusyError, PeerFailedError, PeerRefusedError
 from node.in_flight import InFlight
 from node.observer import Entered, Observer
 from node.prompt_hasher import PromptHasher
@@ -69,6 +69,8 @@ class _Answer:
     def ended(self, eos_token_ids: Collection[int]) -> FinishReason | None:
         """Why nothing is left to ask for, if so."""
         sampling = self.request.sampling
+        if self.token_ids and self.token_ids[-1] in sampling.stop_token_ids:
+            return FinishReason.STOP
         if self.token_ids and self.token_ids[-1] in eos_token_ids and not sampling.ignore_eos:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.token_ids) >= sampling.max_tokens else None
@@ -76,11 +78,17 @@ class _Answer:
     def accept(self, output: TokenOutput, resumed_at: int) -> Chunk | None:
         """The new part of an output; tokens that were delivered before are skipped.
 
-        Raises PeerFailedError for a gap, and for more tokens than were asked for.
+        Raises PeerFailedError for a gap, for more tokens than were asked for, and for log-probabilities that
+        are not one for each token.
         """
         index, first = len(self.token_ids), resumed_at + output.first_index
-        if output.token_ids and first > index:
+        if not output.token_ids:
+            return None
+        if first > index:
             raise PeerFailedError(f"tokens {index} to {first - 1} are missing")
+        expected = 0 if self.request.sampling.logprobs is None else len(output.token_ids)
+        if len(output.logprobs) != expected:
+            raise PeerFailedError(f"{len(output.logprobs)} log-probabilities came, not {expected}")
         fresh = output.token_ids[index - first :]
         if index + len(fresh) > self.request.sampling.max_tokens:
             raise PeerFailedError(f"more than {self.request.sampling.max_tokens} tokens came")
@@ -89,7 +97,9 @@ class _Answer:
         if not fresh:
             return None
         self.token_ids.extend(fresh)
-        return Chunk(self.stops.push(self.decoder.push(fresh)), fresh, index)
+        shown = fresh[:-1] if fresh[-1] in self.request.sampling.stop_token_ids else fresh
+        text = self.stops.push(self.decoder.push(shown))
+        return Chunk(text, fresh, index, output.logprobs[index - first :])
 
     def tail(self) -> str:
         """Text that waited for more to come."""
@@ -181,7 +191,7 @@ class Pipeline:
                                 yield Done(reason, answer.usage(), route)
                                 return
                     raise PeerFailedError("the answer ended without a reason")
-            except PeerBusyError as error:
+            except (PeerBusyError, PeerRefusedError) as error:
                 avoid[decision.target] = str(error)
             except PeerFailedError as error:
                 avoid[decision.target] = str(error)
@@ -227,6 +237,9 @@ class Pipeline:
                     request.namespace,
                     request.sampling,
                     resumed_tokens=request.resumed_tokens,
+                    client=request.client,
+                    priority=request.priority,
+                    deadline=deadline,
                 )
             )
             async with aclosing(outputs):
@@ -264,7 +277,6 @@ class Pipeline:
         stream = self._forwarder.stream(
             target,
             request,
-            predicted_cached_tokens=decision.chosen.cached_tokens,
             first_token_s=max(SHORTEST_FIRST_TOKEN_SECONDS, estimate * FIRST_TOKEN_FACTOR),
             token_gap_s=max(SHORTEST_TOKEN_GAP_SECONDS, attempt.decode_step_s * TOKEN_GAP_STEPS),
             timeout_s=None if deadline is None else max(deadline - self._clock(), 0.001),

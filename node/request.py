@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.block_hash import Namespace
-from engine.interface import FinishReason, SamplingParams
+from engine.interface import FinishReason, SamplingParams, TokenLogprobs
 from overlay.core.routing import Decision
 from overlay.core.types import NodeId
 
@@ -22,6 +22,8 @@ class Request:
     policy: str = ""
     resumed_tokens: int = 0  # of token_ids, how many an interrupted answer had delivered
     traceparent: str = ""  # the caller's W3C trace context, if there is one
+    client: str = ""  # whom engines count its work for
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,15 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Text and tokens that are new since the last chunk; text may lag behind tokens."""
+    """Text and tokens that are new since the last chunk; text may lag behind tokens.
+
+    `logprobs` are those of `token_ids`, if they were asked for.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     first_index: int
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

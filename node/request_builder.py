@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
-from engine.interface import EngineInfo, SamplingParams
+from engine.block_hash import Namespace
+from engine.errors import InvalidSamplingError
+from engine.interface import HIGHEST_PRIORITY, LOWEST_PRIORITY, EngineInfo, SamplingParams
+from engine.sampling import check_sampling
 from engine.tokenizer import Tokenizer
 from node.errors import InvalidRequestError, UnknownModelError
 from node.request import Request
+from node.tenants import NOBODY, Caller
 from overlay.core.routing import POLICIES
 
 MAX_STOP_STRINGS = 16
@@ -34,8 +37,19 @@ class SamplingOptions:
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logprobs: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+
+NUMBERS = tuple(each.name for each in fields(SamplingOptions) if each.default is None)
+"""Options with a default of the engine's, except for the two that are decided here."""
 
 
 class RequestBuilder:
@@ -54,10 +68,16 @@ class RequestBuilder:
         *,
         model: str = "",
         policy: str = "",
-        salt: bytes = b"",
+        caller: Caller = NOBODY,
+        priority: int = 0,
+        traceparent: str = "",
     ) -> Request:
         """Raises InvalidRequestError or UnknownModelError."""
         self.check_model(model)
+        if not LOWEST_PRIORITY <= priority <= HIGHEST_PRIORITY:
+            raise InvalidRequestError(
+                f"priority must be from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}", "priority"
+            )
         if policy and policy not in POLICIES:
             raise InvalidRequestError(
                 f"unknown routing policy {policy!r}; choose one of {', '.join(POLICIES)}", "policy"
@@ -70,14 +90,16 @@ class RequestBuilder:
                 "shorten the prompt so that an answer fits too",
                 "prompt",
             )
-        namespace = self._info.namespace
         return Request(
             id=secrets.token_hex(8),
             token_ids=token_ids,
             sampling=self._sampling(options, context - len(token_ids)),
-            namespace=type(namespace)(namespace.model, salt),
+            namespace=Namespace(self._info.namespace.model, caller.salt),
             stop=options.stop,
             policy=policy,
+            traceparent=traceparent,
+            client=caller.client,
+            priority=priority,
         )
 
     def check_model(self, model: str) -> None:
@@ -133,29 +155,24 @@ class RequestBuilder:
             )
 
     def _sampling(self, options: SamplingOptions, room: int) -> SamplingParams:
-        max_tokens = DEFAULT_MAX_TOKENS if options.max_tokens is None else options.max_tokens
-        temperature = 0.0 if options.temperature is None else options.temperature
-        top_p = 1.0 if options.top_p is None else options.top_p
-        top_k = options.top_k or 0
-        if max_tokens < 1:
-            raise InvalidRequestError("max_tokens must be at least 1", "max_tokens")
-        if not (math.isfinite(temperature) and 0 <= temperature <= 100):
-            raise InvalidRequestError("temperature must be between 0 and 100; 0 is greedy", "temperature")
-        if not (math.isfinite(top_p) and 0 < top_p <= 1):
-            raise InvalidRequestError("top_p must be above 0 and at most 1", "top_p")
-        if top_k < 0:
-            raise InvalidRequestError("top_k must be 0 (all) or positive", "top_k")
         if len(options.stop) > MAX_STOP_STRINGS:
             raise InvalidRequestError(f"at most {MAX_STOP_STRINGS} stop strings are allowed", "stop")
         if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in options.stop):
             raise InvalidRequestError(f"a stop string has 1 to {MAX_STOP_CHARACTERS} characters", "stop")
-        if options.seed is not None and not 0 <= options.seed < 1 << 64:
-            raise InvalidRequestError("seed must fit 64 bits unsigned", "seed")
-        return SamplingParams(
-            max_tokens=min(max_tokens, room),
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            seed=secrets.randbits(63) if options.seed is None else options.seed,
+        asked = {name: value for name in NUMBERS if (value := getattr(options, name)) is not None}
+        sampling = SamplingParams(
+            **{"max_tokens": DEFAULT_MAX_TOKENS, "seed": secrets.randbits(63), **asked},
             ignore_eos=options.ignore_eos,
+            logit_bias=tuple(sorted(options.logit_bias)),
+            stop_token_ids=frozenset(options.stop_token_ids),
         )
+        try:
+            check_sampling(sampling, self._info.vocabulary_size)
+        except InvalidSamplingError as error:
+            raise InvalidRequestError(str(error), _parameter(str(error))) from None
+        return replace(sampling, max_tokens=min(sampling.max_tokens, room))
+
+
+def _parameter(message: str) -> str | None:
+    """The option that a refusal of the engine is about: the first that it names."""
+    return next((word for word in message.split() if word in SamplingParams.__dataclass_fields__), None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from engine.block_hash import Namespace
-from engine.interface import EngineInfo, FinishReason, SamplingParams, TokenOutput
+from engine.interface import EngineInfo, FinishReason, SamplingParams, TokenLogprobs, TokenOutput
 from node.request import Request, Route, Usage
 from node.request_builder import Prompt, SamplingOptions
 from overlay.core.routing import Decision
@@ -15,8 +16,23 @@ FINISH_REASON_TO_PB = {
     FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: inference_pb2.FINISH_REASON_LENGTH,
     FinishReason.CANCELLED: inference_pb2.FINISH_REASON_CANCELLED,
+    FinishReason.DEADLINE: inference_pb2.FINISH_REASON_DEADLINE,
 }
 FINISH_REASON_FROM_PB = {value: key for key, value in FINISH_REASON_TO_PB.items()}
+
+OPTIONAL_NUMBERS = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logprobs",
+)
+"""The fields of Sampling with the same name and unit in SamplingParams and SamplingOptions."""
 
 PromptMessage = inference_pb2.GenerateRequest | inference_pb2.TokenizeRequest | admin_pb2.ExplainRouteRequest
 
@@ -32,40 +48,58 @@ def prompt_from_pb(message: PromptMessage) -> Prompt:
 
 
 def options_from_pb(sampling: inference_pb2.Sampling) -> SamplingOptions:
-    def given(field: str) -> bool:
-        return sampling.HasField(field)  # type: ignore[arg-type]  # the stub wants a literal
+    """What a client asked for; fields that it left unset stay so."""
+    given = {field.name for field, _ in sampling.ListFields()}
+
+    def number(name: str) -> Any:
+        return getattr(sampling, name) if name in given else None
 
     return SamplingOptions(
-        max_tokens=sampling.max_tokens if given("max_tokens") else None,
-        temperature=sampling.temperature if given("temperature") else None,
-        top_p=sampling.top_p if given("top_p") else None,
-        top_k=sampling.top_k if given("top_k") else None,
-        seed=sampling.seed if given("seed") else None,
+        **{name: number(name) for name in OPTIONAL_NUMBERS},
         stop=tuple(sampling.stop),
         ignore_eos=sampling.ignore_eos,
+        logit_bias=tuple(sampling.logit_bias.items()),
+        stop_token_ids=tuple(sampling.stop_token_ids),
     )
 
 
 def sampling_to_pb(sampling: SamplingParams) -> inference_pb2.Sampling:
+    """A request's complete sampling, as it goes to a peer."""
     return inference_pb2.Sampling(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        seed=sampling.seed,
+        **{name: getattr(sampling, name) for name in OPTIONAL_NUMBERS},
         ignore_eos=sampling.ignore_eos,
+        logit_bias=dict(sampling.logit_bias),
+        stop_token_ids=sorted(sampling.stop_token_ids),
     )
 
 
 def sampling_from_pb(sampling: inference_pb2.Sampling) -> SamplingParams:
     """The complete sampling an entry node sent; unset fields are not defaulted twice."""
     return SamplingParams(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        seed=sampling.seed,
+        **{name: getattr(sampling, name) for name in OPTIONAL_NUMBERS if name != "logprobs"},
+        logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
         ignore_eos=sampling.ignore_eos,
+        logit_bias=tuple(sorted(sampling.logit_bias.items())),
+        stop_token_ids=frozenset(sampling.stop_token_ids),
+    )
+
+
+def logprobs_to_pb(logprobs: Iterable[TokenLogprobs]) -> list[inference_pb2.TokenLogprobs]:
+    return [
+        inference_pb2.TokenLogprobs(
+            logprob=each.logprob,
+            top_ids=[token for token, _ in each.top],
+            top_logprobs=[logprob for _, logprob in each.top],
+        )
+        for each in logprobs
+    ]
+
+
+def logprobs_from_pb(messages: Iterable[inference_pb2.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
+    """What a peer sent; of lists of unequal length the shorter counts."""
+    return tuple(
+        TokenLogprobs(each.logprob, tuple(zip(each.top_ids, each.top_logprobs, strict=False)))
+        for each in messages
     )
 
 
@@ -84,12 +118,21 @@ def token_ids_to_pb(token_ids: Sequence[int]) -> inference_pb2.TokenIds:
 
 def tokens_to_pb(output: TokenOutput) -> overlay_pb2.Tokens:
     return overlay_pb2.Tokens(
-        first_index=output.first_index, token_ids=output.token_ids, cached_tokens=output.cached_tokens
+        first_index=output.first_index,
+        token_ids=output.token_ids,
+        cached_tokens=output.cached_tokens,
+        logprobs=logprobs_to_pb(output.logprobs),
     )
 
 
 def tokens_from_pb(request_id: str, tokens: overlay_pb2.Tokens) -> TokenOutput:
-    return TokenOutput(request_id, tokens.first_index, tuple(tokens.token_ids), tokens.cached_tokens)
+    return TokenOutput(
+        request_id,
+        tokens.first_index,
+        tuple(tokens.token_ids),
+        tokens.cached_tokens,
+        logprobs=logprobs_from_pb(tokens.logprobs),
+    )
 
 
 def finished_from_pb(request_id: str, finished: overlay_pb2.Finished) -> TokenOutput:
@@ -140,6 +183,8 @@ def decision_to_pb(decision: Decision, request: Request) -> admin_pb2.ExplainRou
                 prefill_s=e.prefill_s,
                 total_s=e.total_s,
                 burden_s=e.burden_s,
+                later_s=decision.later_s.get(e.node_id),
+                copy_s=decision.copy_s.get(e.node_id),
                 excluded=e.excluded,
             )
             for e in decision.estimates

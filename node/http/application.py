@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -100,11 +99,14 @@ class _Door:
     async def answer(
         self, prompt: Prompt, body: GenerationBody, http: HttpRequest, *, chat: bool
     ) -> Response:
-        salt = self._tenants.salt(self.caller(http))
         request = await asyncio.to_thread(
-            self._builder.build, prompt, body.sampling(), model=body.model, salt=salt
+            self._builder.build,
+            prompt,
+            body.sampling(),
+            model=body.model,
+            caller=self._tenants.caller(self.caller(http)),
+            traceparent=valid_traceparent(http.headers.get(TRACEPARENT)),
         )
-        request = replace(request, traceparent=valid_traceparent(http.headers.get(TRACEPARENT)))
         style = AnswerFormat(request, self._info.model_name, chat=chat, include_usage=body.include_usage)
         try:
             if body.stream:

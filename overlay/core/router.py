@@ -53,6 +53,10 @@ class Query:
     block_size: int
     own_cached_tokens: int
 
+    def fits(self, load: Load) -> bool:
+        """Whether the node's whole KV cache holds the prompt and one token more; 0 blocks are unknown."""
+        return not load.kv_blocks_total or self.tokens < load.kv_blocks_total * self.block_size
+
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
@@ -218,7 +222,7 @@ class Router:
                 load=self._hearsay.own_load(),
                 claimed_tokens=own_blocks * query.block_size,
                 is_self=True,
-                excluded=avoid.get(own_id, ""),
+                excluded=avoid.get(own_id, "") or self._own_exclusion(query),
                 usual_wait_s=self.outlook.usual_wait_s(own_id),
                 demand=self._demand(query, own_blocks, nodes, now),
             )
@@ -235,12 +239,15 @@ class Router:
                     trust=self.trust.of(peer.node_id, now),
                     rtt_s=peer.rtt_s or 0.0,
                     reserved_tokens=self._reserved.get(peer.node_id, 0),
-                    excluded=avoid.get(peer.node_id, "") or self._exclusion(peer, peer.load, now),
+                    excluded=avoid.get(peer.node_id, "") or self._exclusion(peer, peer.load, query, now),
                     usual_wait_s=self.outlook.usual_wait_s(peer.node_id),
                     demand=self._demand(query, blocks, nodes, now),
                 )
             )
         return candidates
+
+    def _own_exclusion(self, query: Query) -> str:
+        return "" if query.fits(self._hearsay.own_load()) else "its KV cache is too small for the prompt"
 
     def _demand(self, query: Query, blocks: int, nodes: int, now: float) -> float:
         """Requests expected for the leading `blocks` of a prompt, if peers are asked as often as here."""
@@ -248,7 +255,7 @@ class Router:
             return 0.0
         return self.demand.of(query.hashes[min(blocks, len(query.hashes)) - 1], now) * nodes
 
-    def _exclusion(self, peer: PeerView, load: Load, now: float) -> str:
+    def _exclusion(self, peer: PeerView, load: Load, query: Query, now: float) -> str:
         """Why a peer can't be chosen; empty when it can."""
         if peer.model != self._model:
             return "serves another model"
@@ -260,6 +267,8 @@ class Router:
             return "draining"
         if not load.seconds_per_prefill_token:
             return "has not told its speed yet"
+        if not query.fits(load):
+            return "its KV cache is too small for the prompt"
         if not load.accepting:
             return "says it is full"
         if self._is_leased(peer.node_id, load, now):

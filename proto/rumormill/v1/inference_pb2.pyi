@@ -27,15 +27,23 @@ class _FinishReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
+    """the model ended it, or a stop string or stop token did"""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
+    """max_tokens or the context is used up"""
     FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 3
+    FINISH_REASON_DEADLINE: _FinishReason.ValueType  # 4
+    """the call's deadline passed"""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper): ...
 
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
+"""the model ended it, or a stop string or stop token did"""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
+"""max_tokens or the context is used up"""
 FINISH_REASON_CANCELLED: FinishReason.ValueType  # 3
+FINISH_REASON_DEADLINE: FinishReason.ValueType  # 4
+"""the call's deadline passed"""
 Global___FinishReason: typing_extensions.TypeAlias = FinishReason
 
 @typing.final
@@ -91,9 +99,25 @@ Global___Chat: typing_extensions.TypeAlias = Chat
 
 @typing.final
 class Sampling(google.protobuf.message.Message):
-    """Unset fields take the model's defaults; temperature 0 is greedy."""
+    """How to pick tokens. Unset fields take the defaults named here."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class LogitBiasEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.int
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.int = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
     MAX_TOKENS_FIELD_NUMBER: builtins.int
     TEMPERATURE_FIELD_NUMBER: builtins.int
@@ -102,10 +126,17 @@ class Sampling(google.protobuf.message.Message):
     SEED_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
     IGNORE_EOS_FIELD_NUMBER: builtins.int
+    MIN_P_FIELD_NUMBER: builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: builtins.int
+    LOGIT_BIAS_FIELD_NUMBER: builtins.int
+    STOP_TOKEN_IDS_FIELD_NUMBER: builtins.int
+    LOGPROBS_FIELD_NUMBER: builtins.int
     max_tokens: builtins.int
     """default 256; never past the model's context"""
     temperature: builtins.float
-    """default 0"""
+    """default 0: greedy"""
     top_p: builtins.float
     """(0, 1], default 1"""
     top_k: builtins.int
@@ -114,9 +145,27 @@ class Sampling(google.protobuf.message.Message):
     """drawn by the entry node when unset"""
     ignore_eos: builtins.bool
     """for benchmarks: generate max_tokens whatever the model says"""
+    min_p: builtins.float
+    """[0, 1], default 0: drops tokens less likely than this share of the likeliest"""
+    repetition_penalty: builtins.float
+    """[0.01, 100], default 1; counts prompt and answer"""
+    presence_penalty: builtins.float
+    """[-2, 2], default 0; counts the answer alone, as does the next"""
+    frequency_penalty: builtins.float
+    """[-2, 2], default 0"""
+    logprobs: builtins.int
+    """log-probabilities of each token, and of this many likeliest ones, at most 20"""
     @property
     def stop(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """at most 16 strings"""
+        """at most 16 strings; the answer ends before the first that comes up"""
+
+    @property
+    def logit_bias(self) -> google.protobuf.internal.containers.ScalarMap[builtins.int, builtins.float]:
+        """token id -> bias, [-100, 100]; at most 1,024"""
+
+    @property
+    def stop_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """at most 64; the answer ends with the first that comes up"""
 
     def __init__(
         self,
@@ -128,11 +177,28 @@ class Sampling(google.protobuf.message.Message):
         seed: builtins.int | None = ...,
         stop: collections.abc.Iterable[builtins.str] | None = ...,
         ignore_eos: builtins.bool = ...,
+        min_p: builtins.float | None = ...,
+        repetition_penalty: builtins.float | None = ...,
+        presence_penalty: builtins.float | None = ...,
+        frequency_penalty: builtins.float | None = ...,
+        logit_bias: collections.abc.Mapping[builtins.int, builtins.float] | None = ...,
+        stop_token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        logprobs: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "ignore_eos", b"ignore_eos", "max_tokens", b"max_tokens", "seed", b"seed", "stop", b"stop", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_frequency_penalty", b"_frequency_penalty", "_logprobs", b"_logprobs", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_frequency_penalty", b"_frequency_penalty", "_logprobs", b"_logprobs", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_frequency_penalty", b"_frequency_penalty"]) -> typing.Literal["frequency_penalty"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_logprobs", b"_logprobs"]) -> typing.Literal["logprobs"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_min_p", b"_min_p"]) -> typing.Literal["min_p"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_presence_penalty", b"_presence_penalty"]) -> typing.Literal["presence_penalty"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_repetition_penalty", b"_repetition_penalty"]) -> typing.Literal["repetition_penalty"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
     @typing.overload
@@ -154,12 +220,15 @@ class GenerateRequest(google.protobuf.message.Message):
     CHAT_FIELD_NUMBER: builtins.int
     SAMPLING_FIELD_NUMBER: builtins.int
     POLICY_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """empty: the node's own"""
+    """empty: the node's own; any other name is NOT_FOUND"""
     prompt: builtins.str
     """completed as it stands"""
     policy: builtins.str
     """routing policy for this request; empty: the node's own"""
+    priority: builtins.int
+    """-2 to 2: the higher goes first among the caller's requests, and a little ahead of others"""
     @property
     def token_ids(self) -> Global___TokenIds: ...
     @property
@@ -177,9 +246,10 @@ class GenerateRequest(google.protobuf.message.Message):
         chat: Global___Chat | None = ...,
         sampling: Global___Sampling | None = ...,
         policy: builtins.str = ...,
+        priority: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["chat", b"chat", "input", b"input", "prompt", b"prompt", "sampling", b"sampling", "token_ids", b"token_ids"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chat", b"chat", "input", b"input", "model", b"model", "policy", b"policy", "prompt", b"prompt", "sampling", b"sampling", "token_ids", b"token_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["chat", b"chat", "input", b"input", "model", b"model", "policy", b"policy", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "token_ids", b"token_ids"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["input", b"input"]) -> typing.Literal["prompt", "token_ids", "chat"] | None: ...
 
 Global___GenerateRequest: typing_extensions.TypeAlias = GenerateRequest
@@ -194,6 +264,7 @@ class Usage(google.protobuf.message.Message):
     prompt_tokens: builtins.int
     completion_tokens: builtins.int
     cached_tokens: builtins.int
+    """of the prompt's, found in the answering node's cache"""
     def __init__(
         self,
         *,
@@ -204,6 +275,36 @@ class Usage(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens"]) -> None: ...
 
 Global___Usage: typing_extensions.TypeAlias = Usage
+
+@typing.final
+class TokenLogprobs(google.protobuf.message.Message):
+    """Log-probabilities at one position: the model's own, before temperature, penalties and biases."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOGPROB_FIELD_NUMBER: builtins.int
+    TOP_IDS_FIELD_NUMBER: builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: builtins.int
+    logprob: builtins.float
+    """of the token that is there"""
+    @property
+    def top_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """the likeliest tokens, likeliest first"""
+
+    @property
+    def top_logprobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """theirs"""
+
+    def __init__(
+        self,
+        *,
+        logprob: builtins.float = ...,
+        top_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        top_logprobs: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["logprob", b"logprob", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]) -> None: ...
+
+Global___TokenLogprobs: typing_extensions.TypeAlias = TokenLogprobs
 
 @typing.final
 class Route(google.protobuf.message.Message):
@@ -254,16 +355,24 @@ class GenerateResponse(google.protobuf.message.Message):
     FIRST_INDEX_FIELD_NUMBER: builtins.int
     FINISH_REASON_FIELD_NUMBER: builtins.int
     USAGE_FIELD_NUMBER: builtins.int
+    LOGPROBS_FIELD_NUMBER: builtins.int
     text: builtins.str
+    """new text; it may lag behind the tokens"""
     first_index: builtins.int
     """index of token_ids[0] among the generated tokens"""
     finish_reason: Global___FinishReason.ValueType
     @property
-    def route(self) -> Global___Route: ...
+    def route(self) -> Global___Route:
+        """comes again when the request moves to another node"""
+
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
     def usage(self) -> Global___Usage: ...
+    @property
+    def logprobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """one for each of token_ids, if asked for"""
+
     def __init__(
         self,
         *,
@@ -273,9 +382,10 @@ class GenerateResponse(google.protobuf.message.Message):
         first_index: builtins.int = ...,
         finish_reason: Global___FinishReason.ValueType = ...,
         usage: Global___Usage | None = ...,
+        logprobs: collections.abc.Iterable[Global___TokenLogprobs] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["route", b"route", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["finish_reason", b"finish_reason", "first_index", b"first_index", "route", b"route", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["finish_reason", b"finish_reason", "first_index", b"first_index", "logprobs", b"logprobs", "route", b"route", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]) -> None: ...
 
 Global___GenerateResponse: typing_extensions.TypeAlias = GenerateResponse
 

@@ -8,9 +8,18 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from engine.block_hash import Namespace
-from engine.errors import EngineDied
-from engine.interface import EngineInfo, EngineStats, FinishReason, GenerationRequest, TokenOutput
-from node.forwarding import Accepted, PeerBusyError, PeerFailedError
+from engine.errors import EngineDiedError
+from engine.interface import (
+    EngineInfo,
+    EngineStats,
+    FinishReason,
+    GenerationRequest,
+    SamplingParams,
+    TokenLogprobs,
+    TokenOutput,
+)
+from engine.outline import CachedRun
+from node.forwarding import Accepted, PeerBusyError, PeerFailedError, PeerRefusedError
 from node.request import Request
 from overlay.core.types import Address, BlockHash, Epoch, Load, NodeId
 from overlay.core.views import PeerState, PeerView
@@ -30,11 +39,24 @@ def continuation(token_ids: Sequence[int], count: int) -> list[int]:
     return sequence[len(token_ids) :]
 
 
-async def answer(request_id: str, token_ids: Sequence[int], count: int) -> AsyncGenerator[TokenOutput, None]:
-    for index, token in enumerate(continuation(token_ids, count)):
+def logprobs_of(token: int, sampling: SamplingParams) -> tuple[TokenLogprobs, ...]:
+    """Made up, and different for each token."""
+    if sampling.logprobs is None:
+        return ()
+    return (TokenLogprobs(-token / 7, tuple((token + n, -token / 7 - n) for n in range(sampling.logprobs))),)
+
+
+async def answer(
+    request_id: str, token_ids: Sequence[int], sampling: SamplingParams
+) -> AsyncGenerator[TokenOutput, None]:
+    """Ends early at a stop token."""
+    for index, token in enumerate(continuation(token_ids, sampling.max_tokens)):
         await asyncio.sleep(0)
-        last = index == count - 1
-        yield TokenOutput(request_id, index, (token,), 4, FinishReason.LENGTH if last else None)
+        reason = FinishReason.LENGTH if index == sampling.max_tokens - 1 else None
+        reason = FinishReason.STOP if token in sampling.stop_token_ids else reason
+        yield TokenOutput(request_id, index, (token,), 4, reason, logprobs_of(token, sampling))
+        if reason:
+            return
 
 
 @dataclass
@@ -62,6 +84,9 @@ class FakeEngine:
 
     async def flush(self) -> None: ...
 
+    async def outline(self, limit: int) -> tuple[CachedRun, ...]:
+        return ()
+
     async def wait_ready(self) -> None:
         self.ready = True
 
@@ -72,13 +97,13 @@ class FakeEngine:
             self.entered.set()
             if self.stuck is not None:
                 await self.stuck.wait()
-            outputs = answer(request.request_id, request.token_ids, request.sampling.max_tokens)
+            outputs = answer(request.request_id, request.token_ids, request.sampling)
             async with aclosing(outputs):
                 async for output in outputs:
                     if self.deaths and output.first_index == self.lives:
                         self.deaths -= 1
                         self.ready = False
-                        raise EngineDied("the engine process died")
+                        raise EngineDiedError("the engine process died")
                     yield output
         finally:
             self.open -= 1
@@ -98,7 +123,6 @@ class FakePeers:
         node_id: NodeId,
         request: Request,
         *,
-        predicted_cached_tokens: int,
         first_token_s: float,
         token_gap_s: float,
         timeout_s: float | None,
@@ -112,22 +136,25 @@ class FakePeers:
             yield Accepted()
             for lie in self.lies:
                 yield lie
-            outputs = answer(request.id, request.token_ids, request.sampling.max_tokens)
+            outputs = answer(request.id, request.token_ids, request.sampling)
             async with aclosing(outputs):
                 # As on the wire: the finish is a message of its own after the last token.
+                reason = FinishReason.LENGTH
                 async for output in outputs:
+                    reason = output.finish_reason or reason
                     if output.first_index == behaviour:
                         raise PeerFailedError(f"{node_id} stopped")
                     yield replace(output, finish_reason=None)
             if behaviour == request.sampling.max_tokens:
                 raise PeerFailedError(f"{node_id} stopped before its last word")
-            yield TokenOutput(request.id, 0, (), 4, FinishReason.LENGTH)
+            yield TokenOutput(request.id, 0, (), 4, reason)
         finally:
             self.open -= 1
 
 
 BUSY = PeerBusyError(0.5)
 REFUSES = PeerFailedError("connection refused")
+INVALID = PeerRefusedError("INVALID_ARGUMENT")
 
 
 def idle_load() -> Load:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -28,6 +29,7 @@ from overlay.core.router import Router
 from overlay.core.types import NodeId
 from tests.unit.node.fakes import (
     BUSY,
+    INVALID,
     NAMESPACE,
     REFUSES,
     SELF,
@@ -36,6 +38,7 @@ from tests.unit.node.fakes import (
     FakePeers,
     FakeTokenizer,
     continuation,
+    logprobs_of,
     peer_view,
 )
 
@@ -119,6 +122,46 @@ async def test_a_peer_that_dies_at_any_token_changes_nothing(delivered: int, sec
     assert isinstance(events[-1], Done)
     assert events[-1].usage.completion_tokens == 6
     assert world.peers.open == world.engine.open == world.in_flight.count == 0
+
+
+@pytest.mark.parametrize("delivered", range(7))
+async def test_every_option_goes_to_whoever_continues(delivered: int) -> None:
+    """Log-probabilities too come unbroken, and a stop token ends the answer wherever it is met."""
+    expected = continuation(PROMPT, 5)
+    asked = replace(
+        request(20), sampling=SamplingParams(20, 0.7, logprobs=2, stop_token_ids=frozenset({expected[4]}))
+    )
+    asked = replace(asked, client="ada", priority=1)
+    world = World(a=delivered)
+    events = [event async for event in world.pipeline.generate(asked, timeout_s=60.0)]
+    assert tokens_of(events) == expected
+    assert "".join(event.text for event in events if isinstance(event, Chunk)) == world.tokenizer.decode(
+        expected[:4]
+    ), "the stop token itself is not shown"
+    logprobs = [each for event in events if isinstance(event, Chunk) for each in event.logprobs]
+    assert logprobs == [logprobs_of(token, asked.sampling)[0] for token in expected]
+    assert isinstance(events[-1], Done)
+    assert events[-1].reason == FinishReason.STOP
+    for submitted in world.engine.submitted:
+        assert (submitted.client, submitted.priority, submitted.deadline) == ("ada", 1, world.now + 60.0)
+        assert replace(submitted.sampling, max_tokens=20) == asked.sampling
+
+
+async def test_a_peer_that_finds_the_request_wrong_is_not_quarantined() -> None:
+    world = World(a=INVALID)
+    assert tokens_of(await world.ask()) == continuation(PROMPT, 6)
+    assert world.router.quarantine.remaining(A, world.now) == 0
+    world.peers.behaviour[A] = None
+    assert routes_of(await world.ask()) == [A]
+
+
+async def test_a_peer_that_leaves_log_probabilities_out_has_failed() -> None:
+    world = World(a=None)
+    world.peers.lies = [TokenOutput("r1", 0, (1,), 4)]
+    asked = replace(request(), sampling=SamplingParams(6, logprobs=0))
+    events = [event async for event in world.pipeline.generate(asked)]
+    assert tokens_of(events) == continuation(PROMPT, 6)
+    assert world.router.quarantine.remaining(A, world.now) > 0
 
 
 async def test_busy_and_failing_peers_are_passed_over_then_it_runs_here() -> None:
@@ -223,7 +266,7 @@ async def test_a_peer_that_skips_or_adds_tokens_is_given_up() -> None:
 
 async def test_a_peer_cannot_claim_more_cached_tokens_than_the_prompt_has() -> None:
     world = World(a=None)
-    world.peers.lies = [TokenOutput("r1", 0, (), 10_000)]
+    world.peers.lies = [TokenOutput("r1", 0, tuple(continuation(PROMPT, 1)), 10_000)]
     done = (await world.ask())[-1]
     assert isinstance(done, Done)
     assert done.usage.cached_tokens == len(PROMPT)

@@ -10,6 +10,7 @@ import pytest
 from engine.tokenizer import Tokenizer
 from node.errors import InvalidRequestError, UnknownModelError
 from node.request_builder import Prompt, RequestBuilder, SamplingOptions
+from node.tenants import Caller
 from tests.unit.node.fakes import INFO, FakeTokenizer
 
 
@@ -60,6 +61,13 @@ def test_a_bad_prompt_is_refused_with_the_remedy(builder: RequestBuilder, prompt
         (SamplingOptions(stop=("",)), "stop"),
         (SamplingOptions(stop=("x",) * 17), "stop"),
         (SamplingOptions(seed=1 << 64), "seed"),
+        (SamplingOptions(min_p=1.5), "min_p"),
+        (SamplingOptions(repetition_penalty=0.0), "repetition_penalty"),
+        (SamplingOptions(presence_penalty=2.5), "presence_penalty"),
+        (SamplingOptions(frequency_penalty=float("nan")), "frequency_penalty"),
+        (SamplingOptions(logit_bias=((1000, 1.0),)), "logit_bias"),
+        (SamplingOptions(logprobs=21), "logprobs"),
+        (SamplingOptions(stop_token_ids=(1000,)), "stop_token_ids"),
     ],
 )
 def test_absurd_sampling_is_refused_by_name(
@@ -88,5 +96,6 @@ def test_unknown_models_and_policies_are_named(builder: RequestBuilder) -> None:
 
 
 def test_a_salt_separates_the_namespace(builder: RequestBuilder) -> None:
-    assert builder.build("x", SamplingOptions(), salt=b"tenant").namespace.salt == b"tenant"
+    tenant = Caller(b"tenant", "ada")
+    assert builder.build("x", SamplingOptions(), caller=tenant).namespace.salt == b"tenant"
     assert builder.build("x", SamplingOptions()).namespace == INFO.namespace

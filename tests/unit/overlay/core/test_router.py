@@ -222,3 +222,12 @@ def test_round_robin_takes_turns_over_requests_answered_here_too() -> None:
         scene.router.decide(query, scene.now, policy="round-robin", learn=True).target for _ in range(6)
     ]
     assert sorted(targets) == [A, A, B, B, SELF, SELF]
+
+
+def test_a_cache_that_cannot_hold_the_prompt_is_no_candidate() -> None:
+    """512 tokens and one more need 33 blocks of 16."""
+    small, large = view(A, load=load(kv_blocks_total=32)), view(B, load=load(kv_blocks_total=33))
+    scene = Scene(Told((small, large)))
+    assert "too small" in scene.excluded(A)
+    assert scene.excluded(B) == ""
+    assert scene.decide().target == B
