@@ -36,18 +36,20 @@ def advertised_addresses(host: str, port: int, advertise: tuple[str, ...]) -> tu
         return tuple(parse_address(text) for text in advertise)
     if host not in WILDCARDS:
         return (Address(host, port),)
-    found = tuple(Address(ip, port) for ip in _interface_addresses(ipv6=host == "::"))
+    found = tuple(Address(ip, port) for ip in _interface_addresses())
     return found or (Address("127.0.0.1", port),)
 
 
-def _interface_addresses(*, ipv6: bool) -> list[str]:
-    """Addresses others can dial: neither loopback nor link-local (those need a scope)."""
-    found = []
+def _interface_addresses() -> list[str]:
+    """Addresses others can dial, link-local ones last: on some links there are no others.
+
+    gRPC listens on both address families whichever wildcard it is given.
+    """
+    found: list[tuple[bool, str]] = []
     for adapter in ifaddr.get_adapters():
         for ip in adapter.ips:
             text = ip.ip[0] if isinstance(ip.ip, tuple) else ip.ip
             address = ipaddress.ip_address(text)
-            if address.is_loopback or address.is_link_local or (address.version == 6 and not ipv6):
-                continue
-            found.append(text)
-    return found
+            if not address.is_loopback:
+                found.append((address.is_link_local, text))
+    return [text for _, text in sorted(found, key=lambda each: each[0])]

@@ -45,6 +45,9 @@ class NodeConfig(BaseModel):
     peer: tuple[str, ...] = Field(
         (), description="HOST:PORT of a node to join through, where mDNS doesn't reach; may be repeated."
     )
+    peer_file: Path | None = Field(
+        None, description="File with a HOST:PORT per line, read again every half minute."
+    )
     mdns: bool = Field(True, description="Find peers on the LAN by mDNS.")
     model: str = Field(
         "smollm2", description="Model: 'smollm2' (embedded), a Hugging Face folder, or a GGUF file."

@@ -53,6 +53,7 @@ from overlay.core.routing import Decision
 from overlay.core.types import Address, Epoch, Load, NodeId
 from overlay.core.views import MemberChanged, Notification
 from overlay.net.mesh import Mesh, MeshOptions
+from overlay.net.bootstrap import Seeds
 from rumormill.v1 import admin_pb2_grpc, inference_pb2_grpc, overlay_pb2_grpc
 
 log = logging.getLogger("rumormill.node")
@@ -114,6 +115,7 @@ class Node:
         # Both ports are claimed before the model loads: a port in use is told at once.
         self.grpc_server = GrpcServer(self.listen_host, config.grpc_port, self.credentials)
         self._stack.push_async_callback(self.grpc_server.stop)
+        self._seeds = Seeds(config.peer, config.peer_file)
         http_socket = self._stack.enter_context(_listening_socket(config.http_listen, config.http_port))
         tokenizer = await self._start_engine()
         await self._start_mesh(http_socket)
@@ -182,7 +184,7 @@ class Node:
             MeshOptions(
                 listen=self._addresses(),
                 addresses_now=self._addresses,
-                seeds=self.config.peer,
+                seeds=self._seeds,
                 model=info.namespace.model,
                 model_name=info.model_name,
                 http_url=self._http_url(http_port) if self.is_loopback or self.config.http_cert else "",

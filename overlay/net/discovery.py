@@ -38,6 +38,9 @@ RECORD_LIFE_S = 120
 """Of every record: RFC 6762 has 75 minutes for some, in which a dead node's name lives on."""
 
 RESOLVE_TIMEOUT_MS = 3_000
+RESOLVES_AT_ONCE = 16
+"""Anybody on the network can announce names without end; each look at one costs questions on it."""
+
 RETRY_S = 30.0
 INTERFACE_CHECK_S = 5.0
 REPEAT_HINTS_S = 60.0
@@ -46,33 +49,51 @@ REPEAT_HINTS_S = 60.0
 Interfaces: TypeAlias = list[str | int | tuple[tuple[str, int, int], int]] | InterfaceChoice
 """As zeroconf takes them: addresses, or the choice of all."""
 
+NO_MULTICAST = (
+    "mDNS can't be used here (%s), so peers on this network won't be found by themselves; "
+    "name one with --peer HOST:PORT"
+)
+TWIN = (
+    "another machine (%s) announces this node's id, so one of the two is a copy of the other: "
+    "delete node.key in the state folder of one of them and restart it"
+)
+
+_FAILURES = (OSError, ZeroconfError, RuntimeError)
 _NODE_ID = re.compile(r"[a-z2-7]{52}")
 
 
 class Discovery:
     """Announces this node on every usable interface, and hints at the nodes it hears of.
 
-    A network without multicast is a warning, never fatal; it is tried again.
+    `tags` says to which meshes this node belongs now, its own first. A network without multicast is a
+    warning, never fatal; it is tried again.
     """
 
     def __init__(
         self,
         node_id: NodeId,
         addresses: Sequence[Address],
-        tags: Sequence[str],
+        tags: Callable[[], tuple[str, ...]],
         hint: Callable[[AddressHint], None],
         *,
         announce: bool = True,
     ) -> None:
         self._node_id = node_id
-        self._addresses = [address for address in addresses if is_ip(address.host)]
-        self._tags = tuple(tags)
+        self._addresses = _literal(addresses)
+        self._tags = tags
         self._hint = hint
         self._announce = announce
         self._tasks = TaskGroup("mDNS")
         self._zeroconf: AsyncZeroconf | None = None
-        self._known: dict[str, tuple[Address, ...]] = {}
-        self._warned = False
+        self._bound: object = None
+        self._announced: tuple[tuple[Address, ...], str] | None = None
+        self._wanted = self._tags()
+        self._known: dict[NodeId, tuple[Address, ...]] = {}
+        self._resolving: dict[NodeId, asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(RESOLVES_AT_ONCE)
+        self._mine: set[str] = set()
+        self._refreshing = asyncio.Lock()
+        self._warned: set[str] = set()
 
     def start(self) -> None:
         self._tasks.spawn(self._run())
@@ -87,9 +108,12 @@ class Discovery:
 
     async def readdress(self, addresses: Sequence[Address]) -> None:
         """This node listens at other addresses now."""
-        self._addresses = [address for address in addresses if is_ip(address.host)]
-        if self._zeroconf is not None and self._addresses:
-            await self._zeroconf.async_update_service(self._service())
+        self._addresses = _literal(addresses)
+        await self._refresh()
+
+    def heard(self, node_id: NodeId) -> tuple[Address, ...]:
+        """Where a node of this mesh says that it listens."""
+        return self._known.get(node_id, ())
 
     # -- announcing -----------------------------------------------------------------------------------
 
@@ -98,22 +122,21 @@ class Discovery:
             if await self._open():
                 break
             await asyncio.sleep(RETRY_S)
-        adapters = _adapters()
         elapsed = 0.0
         while True:
+            await self._refresh()
             await asyncio.sleep(INTERFACE_CHECK_S)
             elapsed += INTERFACE_CHECK_S
-            if (now := _adapters()) != adapters:
-                adapters = now
-                await self._follow_interfaces()
             if elapsed >= REPEAT_HINTS_S:
                 elapsed = 0.0
-                for name in list(self._known):
-                    self._hint_at(name)
+                for node_id in list(self._known):
+                    self._hint_at(node_id)
 
     async def _open(self) -> bool:
         try:
-            self._zeroconf = _bind(self._interfaces())
+            adapters, choice = _adapters(), self._interfaces()
+            self._zeroconf = _bind(choice)
+            self._bound = adapters, choice
             browser = AsyncServiceBrowser(
                 self._zeroconf.zeroconf,
                 SERVICE_TYPE,
@@ -121,33 +144,54 @@ class Discovery:
                 question_type=DNSQuestionType.QM,
             )
             del browser  # it lives until its zeroconf closes
-            if self._addresses and self._announce:
-                # No probing for conflicts: nobody else has this id.
-                await self._zeroconf.async_register_service(self._service(), cooperating_responders=True)
-        except (OSError, ZeroconfError, RuntimeError) as error:
-            self._warn(error)
+        except _FAILURES as error:
+            self._warn(NO_MULTICAST, error)
             if self._zeroconf is not None:
                 await self._zeroconf.async_close()
                 self._zeroconf = None
             return False
         return True
 
-    async def _follow_interfaces(self) -> None:
-        if self._zeroconf is None:
-            return
-        try:
-            await self._zeroconf.async_update_interfaces(self._interfaces())
-        except (OSError, ZeroconfError, RuntimeError) as error:
-            self._warn(error)
+    async def _refresh(self) -> None:
+        """Catches up with this machine's interfaces and addresses, and with the mesh's tags."""
+        async with self._refreshing:
+            if self._zeroconf is None:
+                return
+            try:
+                await self._follow_interfaces(self._zeroconf)
+                await self._announce_if_changed(self._zeroconf)
+            except _FAILURES as error:
+                self._warn(NO_MULTICAST, error)
+            if (wanted := self._tags()) != self._wanted:
+                self._wanted = wanted
+                for node_id in self._known:
+                    self._look_at(self._zeroconf.zeroconf, node_id)
 
-    def _warn(self, error: Exception) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "mDNS can't be used here (%s), so peers on this network won't be found by themselves; "
-                "name one with --peer HOST:PORT",
-                error,
-            )
+    async def _follow_interfaces(self, zeroconf: AsyncZeroconf) -> None:
+        adapters, choice = _adapters(), self._interfaces()
+        self._mine |= {host for _, host in adapters}
+        if self._bound != (adapters, choice):
+            version = IPVersion.All if choice is InterfaceChoice.All else None
+            await zeroconf.async_update_interfaces(choice, version)
+            self._bound = adapters, choice
+
+    async def _announce_if_changed(self, zeroconf: AsyncZeroconf) -> None:
+        now = self._addresses, self._tags()[0]
+        if not (self._announce and self._addresses) or now == self._announced:
+            return
+        self._mine |= {address.host for address in self._addresses}
+        if self._announced is None:
+            # No probing for conflicts: nobody else has this id, but for a copy, which is told of below.
+            await zeroconf.async_register_service(self._service(), cooperating_responders=True)
+        else:
+            await zeroconf.async_update_service(self._service())
+        self._announced = now
+
+    def _warn(self, advice: str, cause: object) -> None:
+        """Once for each advice."""
+        if advice not in self._warned:
+            self._warned.add(advice)
+            log.warning(advice, cause)
 
     def _interfaces(self) -> Interfaces:
         """A node that listens on loopback alone stays there."""
@@ -158,13 +202,14 @@ class Discovery:
 
     def _service(self) -> AsyncServiceInfo:
         port = self._addresses[0].port
+        # DNS-SD has one port per service; what else there is, Hello tells.
+        hosts = [address.host for address in self._addresses if address.port == port]
         return AsyncServiceInfo(
             SERVICE_TYPE,
             f"{self._node_id}.{SERVICE_TYPE}",
             port=port,
-            # DNS-SD has one port per service; what else there is, Hello tells.
-            parsed_addresses=[address.host for address in self._addresses if address.port == port],
-            properties={TAG_PROPERTY: self._tags[0]},
+            parsed_addresses=hosts[:MAX_ADDRESSES_PER_NODE],
+            properties={TAG_PROPERTY: self._tags()[0]},
             server=f"{self._node_id}.local.",
             host_ttl=RECORD_LIFE_S,
             other_ttl=RECORD_LIFE_S,
@@ -175,29 +220,57 @@ class Discovery:
     def _service_changed(
         self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange, **_: Any
     ) -> None:
-        node_id = name.removesuffix(f".{SERVICE_TYPE}").lower()
-        if node_id == self._node_id or not _NODE_ID.fullmatch(node_id):
+        node_id = NodeId(name.removesuffix(f".{SERVICE_TYPE}").lower())
+        if not _NODE_ID.fullmatch(node_id):
             return
-        if state_change is ServiceStateChange.Removed:
+        if node_id == self._node_id:
+            self._look_for_twin(zeroconf)
+        elif state_change is ServiceStateChange.Removed:
             self._known.pop(node_id, None)
         elif node_id in self._known or len(self._known) < MAX_MEMBERS:
             self._known.setdefault(node_id, ())
-            self._tasks.spawn(self._resolve(zeroconf, name, node_id))
+            self._look_at(zeroconf, node_id)
 
-    async def _resolve(self, zeroconf: Zeroconf, name: str, node_id: str) -> None:
-        info = AsyncServiceInfo(SERVICE_TYPE, name)
-        if not await info.async_request(zeroconf, RESOLVE_TIMEOUT_MS):
-            return
-        tag = info.properties.get(TAG_PROPERTY.encode())
-        if tag is None or tag.decode("ascii", "replace") not in self._tags or not info.port:
+    def _look_at(self, zeroconf: Zeroconf, node_id: NodeId) -> None:
+        """Learns where a node listens, and hints at it; one look at a time for each name."""
+        if (before := self._resolving.pop(node_id, None)) is not None:
+            before.cancel()
+        task = self._resolving[node_id] = self._tasks.spawn(self._resolve(zeroconf, node_id))
+        task.add_done_callback(lambda _: self._resolved(node_id, task))
+
+    def _resolved(self, node_id: NodeId, task: asyncio.Task[None]) -> None:
+        if self._resolving.get(node_id) is task:
+            del self._resolving[node_id]
+
+    async def _resolve(self, zeroconf: Zeroconf, node_id: NodeId) -> None:
+        info = AsyncServiceInfo(SERVICE_TYPE, f"{node_id}.{SERVICE_TYPE}")
+        async with self._turns:
+            if not await info.async_request(zeroconf, RESOLVE_TIMEOUT_MS) or node_id not in self._known:
+                return
+        tag = info.properties.get(TAG_PROPERTY.encode()) or b""
+        if tag.decode("ascii", "replace") not in self._tags() or not info.port:
+            self._known[node_id] = ()
             return
         hosts = info.parsed_scoped_addresses(IPVersion.All)[:MAX_ADDRESSES_PER_NODE]
         self._known[node_id] = tuple(Address(host, info.port) for host in hosts)
         self._hint_at(node_id)
 
-    def _hint_at(self, node_id: str) -> None:
-        for address in self._known[node_id]:
-            self._hint(AddressHint(address, NodeId(node_id), HintSource.MDNS))
+    def _hint_at(self, node_id: NodeId) -> None:
+        # The latest hint is tried first.
+        for address in reversed(self._known[node_id]):
+            self._hint(AddressHint(address, node_id, HintSource.MDNS))
+
+    def _look_for_twin(self, zeroconf: Zeroconf) -> None:
+        """Says so when another machine announces this node's id."""
+        info = AsyncServiceInfo(SERVICE_TYPE, f"{self._node_id}.{SERVICE_TYPE}")
+        info.load_from_cache(zeroconf)
+        if self._announced and (strangers := set(info.parsed_addresses()) - self._mine):
+            self._warn(TWIN, ", ".join(sorted(strangers)))
+
+
+def _literal(addresses: Sequence[Address]) -> tuple[Address, ...]:
+    """Those that fit an A or AAAA record."""
+    return tuple(address for address in addresses if is_ip(address.host))
 
 
 def _bind(interfaces: Interfaces) -> AsyncZeroconf:
@@ -211,4 +284,9 @@ def _bind(interfaces: Interfaces) -> AsyncZeroconf:
 
 
 def _adapters() -> frozenset[tuple[str, str]]:
-    return frozenset((adapter.name, str(ip.ip)) for adapter in ifaddr.get_adapters() for ip in adapter.ips)
+    """(interface, address) pairs."""
+    return frozenset(
+        (adapter.name, str(ip.ip if ip.is_IPv4 else ip.ip[0]))
+        for adapter in ifaddr.get_adapters()
+        for ip in adapter.ips
+    )

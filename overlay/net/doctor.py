@@ -148,7 +148,7 @@ async def check_discovery(security: TransportSecurity, listen: Sequence[Address]
     discovery = Discovery(
         NodeId(security.node_id),
         listen,
-        security.discovery_tags,
+        lambda: security.discovery_tags,
         lambda hint: found.add(hint.address),
         announce=False,
     )

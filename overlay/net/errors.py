@@ -1,6 +1,7 @@
 """Everything overlay/net raises.
 
 OverlayError
+├── SeedError                  a seed that is no address, or a file of them that can't be read
 ├── MalformedFrameError        a frame that doesn't decode or breaks a limit
 ├── DialError                  a dial that came to nothing
 │   ├── RefusedError           nobody listens there
@@ -8,7 +9,8 @@ OverlayError
 │   ├── WrongMeshError         its certificate is of another mesh, or it refuses this node's
 │   ├── NotRumormillError      something answers that is no node
 │   ├── WrongPeerError         another node answers than the one that was meant
-│   └── SelfDialError          the address leads to this node itself
+│   ├── SelfDialError          the address leads to this node itself
+│   └── TwinError              the address leads to a copy of this node
 ├── StreamLostError            a gossip stream that broke
 └── PeerUnreachableError       no data channel to a peer: it is unknown, or can't be dialled
 """
@@ -16,6 +18,10 @@ OverlayError
 from __future__ import annotations
 
 from overlay.core.errors import OverlayError
+
+
+class SeedError(OverlayError, ValueError):
+    """A seed that is no address, or a file of seeds that can't be read."""
 
 
 class MalformedFrameError(OverlayError):
@@ -48,6 +54,10 @@ class WrongPeerError(DialError):
 
 class SelfDialError(DialError):
     """The address leads to this node itself."""
+
+
+class TwinError(DialError):
+    """Another machine runs with this node's key."""
 
 
 class StreamLostError(OverlayError):

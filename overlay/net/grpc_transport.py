@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from overlay.net.errors import (
     NoAnswerError,
     SelfDialError,
     StreamLostError,
+    TwinError,
     WrongMeshError,
 )
 from overlay.net.first_contact import Contact, first_contact
@@ -57,7 +59,7 @@ class GrpcTransport:
     async def dial(self, address: Address, node_id: NodeId | None, outgoing: Frames) -> DialledStream:
         contact = await first_contact(address, node_id, self._security)
         if contact.node_id == self._security.node_id:
-            raise SelfDialError(f"{address} leads to this node itself")
+            raise _self_or_twin(address, contact, self._security)
         channel = gossip_channel(contact, self._security)
         try:
             call = overlay_pb2_grpc.OverlayStub(channel).Gossip(outgoing)
@@ -166,6 +168,15 @@ async def serve_stream(
             yield frame
     finally:
         await outgoing.aclose()
+
+
+def _self_or_twin(address: Address, contact: Contact, security: TransportSecurity) -> DialError:
+    """A copy of a node that issues its own leaves shows another one."""
+    if ssl.PEM_cert_to_DER_cert(contact.leaf.decode("ascii")) == security.leaf():
+        return SelfDialError(f"{address} leads to this node itself")
+    return TwinError(
+        f"the node at {address} is a copy of this one: delete node.key in the state folder of one of them"
+    )
 
 
 async def _opened(call: grpc.aio.StreamStreamCall[pb.Frame, pb.Frame], address: Address) -> None:

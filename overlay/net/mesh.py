@@ -18,7 +18,7 @@ from overlay.core.core import Core
 from overlay.core.options import CoreOptions
 from overlay.core.timing import Timing
 from overlay.core.types import Address, BlockHash, Load, NodeId, short_id
-from overlay.net.bootstrap import follow_names
+from overlay.net.bootstrap import Seeds, follow_seeds
 from overlay.net.channels import DataChannels
 from overlay.net.discovery import Discovery
 from overlay.net.driver import Driver
@@ -29,7 +29,7 @@ from overlay.net.hash_domain import HashDomain
 from overlay.net.security import TransportSecurity
 from overlay.net.signer import GossipSigner
 from overlay.net.store import Store
-from overlay.net.targets import parse_seed
+from overlay.net.targets import is_link_local
 from overlay.net.tasks import TaskGroup
 from overlay.net.transport import Frames, Stream
 from rumormill.v1 import overlay_pb2 as pb
@@ -57,13 +57,13 @@ LONELY_S = 10.0
 class MeshOptions:
     """How this node appears to its peers, and where it looks for them.
 
-    `listen` are the addresses that peers are told to dial. `seeds` are HOST:PORT texts or addresses;
-    names among them are looked up again and again. `http_url` may be empty. `addresses_now` says
-    where this node listens as networks come and go; without it `listen` holds for ever.
+    `listen` are the addresses that peers are told to dial, but for link-local ones, which mDNS alone
+    tells. `http_url` may be empty. `addresses_now` says where this node listens as networks come and go;
+    without it `listen` holds for ever.
     """
 
     listen: tuple[Address, ...]
-    seeds: Sequence[str | Address]
+    seeds: Seeds
     model: bytes
     model_name: str
     http_url: str
@@ -87,14 +87,13 @@ class Mesh:
         *,
         on_news: Callable[[views.Notification], None] | None = None,
     ) -> None:
-        """Raises ValueError for a seed that is no address, StoredStateError for damaged state."""
+        """Raises StoredStateError for damaged state."""
         self.node_id = NodeId(security.node_id)
-        self.mesh_id = security.mesh_id
         self._options = options
         self._security = security
         self._on_news = on_news
         self._addresses = options.listen
-        self._seeds = tuple(seed if isinstance(seed, Address) else parse_seed(seed) for seed in options.seeds)
+        self._seeds = options.seeds
         self._tasks = TaskGroup("mesh")
         self._checking: set[NodeId] = set()
         self._unreachable: set[NodeId] = set()
@@ -116,27 +115,28 @@ class Mesh:
         options, security = self._options, self._security
         return CoreOptions(
             node_id=self.node_id,
-            addresses=options.listen,
+            addresses=_told(options.listen),
             model=options.model,
             model_name=options.model_name,
             digest_key=self._domain.digest_key,
             signer=GossipSigner(security),
             http_url=options.http_url,
-            seeds=self._seeds,
+            seeds=self._seeds.all,
             timing=options.timing,
         )
 
     async def start(self) -> None:
         """Joins the mesh; the gRPC server already listens."""
         self._driver.start()
-        self._tasks.spawn(follow_names(self._seeds, self._driver.handle))
+        self._tasks.spawn(follow_seeds(self._seeds, self._driver.handle))
         self._tasks.spawn(self._recheck())
         self._tasks.spawn(self._check_certificates())
         self._tasks.spawn(self._follow_addresses())
         self._tasks.spawn(self._warn_when_lonely())
         if self._options.mdns:
-            tags = self._security.discovery_tags
-            self._discovery = Discovery(self.node_id, self._addresses, tags, self._driver.handle)
+            self._discovery = Discovery(
+                self.node_id, self._addresses, lambda: self._security.discovery_tags, self._hint
+            )
             self._discovery.start()
 
     async def leave(self) -> None:
@@ -150,9 +150,13 @@ class Mesh:
     # -- this node ----------------------------------------------------------------------------------
 
     @property
+    def mesh_id(self) -> str:
+        return self._security.mesh_id
+
+    @property
     def addresses(self) -> tuple[Address, ...]:
         """Where peers are told to dial this node."""
-        return self._addresses
+        return _told(self._addresses)
 
     @property
     def gossip_bytes(self) -> Mapping[tuple[str, str], int]:
@@ -180,8 +184,9 @@ class Mesh:
         if addresses == self._addresses:
             return
         log.info("this node's addresses are now %s", ", ".join(map(str, addresses)))
+        if _told(addresses) != _told(self._addresses):
+            self._driver.handle(events.AddressesChanged(_told(addresses)))
         self._addresses = addresses
-        self._driver.handle(events.AddressesChanged(addresses))
         if self._discovery is not None:
             await self._discovery.readdress(addresses)
 
@@ -224,6 +229,13 @@ class Mesh:
 
     # -- reachability -------------------------------------------------------------------------------
 
+    def _hint(self, hint: events.AddressHint) -> None:
+        """mDNS says where a node listens; one that told no address itself may be dialled there."""
+        self._driver.handle(hint)
+        node_id = hint.node_id
+        if node_id is not None and node_id not in self._channels and self._driver.streams(node_id):
+            self._check(node_id)
+
     def _check(self, node_id: NodeId) -> None:
         """Finds out, in the background, where a peer can be dialled for requests."""
         if node_id not in self._checking:
@@ -233,14 +245,16 @@ class Mesh:
     async def _find(self, node_id: NodeId) -> None:
         reasons = []
         try:
-            for address in self._told_addresses(node_id):
+            for address in self._addresses_of(node_id):
                 try:
                     self._channels.met(await first_contact(address, node_id, self._security))
                     self._unreachable.discard(node_id)
                     return
                 except DialError as error:
                     reasons.append(str(error))
-            self._warn_unreachable(node_id, "; ".join(reasons) or "it told no address")
+            # One that told no address is on a link that needs none; mDNS will tell.
+            if reasons or self._discovery is None:
+                self._warn_unreachable(node_id, "; ".join(reasons) or "it told no address")
         finally:
             self._checking.discard(node_id)
 
@@ -256,8 +270,10 @@ class Mesh:
             reasons,
         )
 
-    def _told_addresses(self, node_id: NodeId) -> tuple[Address, ...]:
-        return next((peer.addresses for peer in self.peers() if peer.node_id == node_id), ())
+    def _addresses_of(self, node_id: NodeId) -> tuple[Address, ...]:
+        told = next((peer.addresses for peer in self.peers() if peer.node_id == node_id), ())
+        heard = self._discovery.heard(node_id) if self._discovery is not None else ()
+        return tuple(dict.fromkeys((*told, *heard)))
 
     async def _recheck(self) -> None:
         while True:
@@ -323,6 +339,11 @@ class Mesh:
             self._unreachable.discard(news.node_id)
         if self._on_news is not None:
             self._on_news(news)
+
+
+def _told(addresses: tuple[Address, ...]) -> tuple[Address, ...]:
+    """Without those that mean nothing on other links."""
+    return tuple(address for address in addresses if not is_link_local(address.host))
 
 
 def _rng() -> random.Random:

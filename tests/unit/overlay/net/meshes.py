@@ -16,6 +16,7 @@ from certs.token import MeshToken
 from certs.token_source import node_credentials
 from overlay.core.timing import Timing
 from overlay.core.types import Address
+from overlay.net.bootstrap import Seeds
 from overlay.net.mesh import Mesh, MeshOptions
 from rumormill.v1 import overlay_pb2 as pb
 from rumormill.v1 import overlay_pb2_grpc
@@ -74,7 +75,7 @@ class Member:
         options = MeshOptions(
             listen=addresses_now(self.port) if addresses_now else (told or self.address,),
             addresses_now=partial(addresses_now, self.port) if addresses_now else None,
-            seeds=seeds,
+            seeds=Seeds(seeds),
             model=model,
             model_name="test",
             http_url="",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -138,6 +139,14 @@ async def test_a_node_may_be_its_own_seed(tmp_path: Path, caplog: pytest.LogCapt
         await eventually(lambda: a.sees(b))
         await eventually(lambda: any("nobody listens at 127.0.0.1:1" in text for text in caplog.messages))
         assert not any(str(own) in text for text in caplog.messages)
+
+
+async def test_a_copy_of_a_node_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with Member(tmp_path / "a") as a:
+        shutil.copytree(tmp_path / "a", tmp_path / "copy")
+        async with Member(tmp_path / "copy", seeds=(a.address,)) as copy:
+            assert copy.mesh.node_id == a.mesh.node_id
+            await eventually(lambda: any("is a copy of this one" in text for text in caplog.messages))
 
 
 async def test_nodes_of_another_model_are_members_without_a_share_in_the_cache(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A mesh member on every interface of one host: run as a process, in a network namespace.
 
-Arguments: state folder, token, then seeds. Prints its id, then the ids it is connected to whenever
-they change, one JSON list a line.
+Arguments: state folder, token, then seeds. Prints its id, then whom it is connected to and whom it can
+send requests to, whenever that changes, one JSON value a line.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import json
 import sys
 from pathlib import Path
 
-import ifaddr
-
 from certs.token import MeshToken
+from node.addresses import advertised_addresses
 from overlay.core.timing import Timing
 from overlay.core.types import Address, NodeId
 from tests.unit.overlay.net.meshes import Member
 
 
 def addresses(port: int) -> tuple[Address, ...]:
-    ips = [ip.ip for adapter in ifaddr.get_adapters() for ip in adapter.ips if ip.is_IPv4]
-    return tuple(Address(str(ip), port) for ip in ips if not str(ip).startswith("127."))
+    return advertised_addresses("0.0.0.0", port, ())
 
 
 async def main(state_dir: str, token: str, *seeds: str) -> None:
@@ -37,12 +35,13 @@ async def main(state_dir: str, token: str, *seeds: str) -> None:
     )
     async with member:
         print(json.dumps(member.mesh.node_id), flush=True)
-        told: list[NodeId] | None = None
+        told: list[list[NodeId]] = []
         while True:
-            peers = sorted(peer.node_id for peer in member.mesh.peers() if peer.connected)
-            if peers != told:
-                told = peers
-                print(json.dumps(peers), flush=True)
+            peers = [peer.node_id for peer in member.mesh.peers() if peer.connected]
+            now = [sorted(peers), sorted(filter(member.mesh.is_reachable, peers))]
+            if now != told:
+                told = now
+                print(json.dumps(now), flush=True)
             await asyncio.sleep(0.05)
 
 
