@@ -1,0 +1,1 @@
+"""Meshes in containers, and what is done to them: faults, delays, a running workload."""
