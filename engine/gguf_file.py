@@ -74,6 +74,12 @@ class GGUFFile:
         """Unmaps the file; arrays from `raw` must be gone by then."""
         self._map.close()
 
+    def check_types(self) -> None:
+        """Raises ModelUnsupportedError for a tensor that can't be dequantised, none of them read."""
+        for kind in {info.kind for info in self.tensors.values()}:
+            name = next(name for name, info in self.tensors.items() if info.kind is kind)
+            self._dequantize(name, np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8))
+
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
         """A copy of a tensor's bytes as they are stored."""
         info = self.tensors[name]
@@ -87,12 +93,15 @@ class GGUFFile:
             return data.view(np.float32).reshape(info.shape)
         if info.kind is GGMLQuantizationType.F16:
             return data.view(np.float16).astype(np.float32).reshape(info.shape)
+        return self._dequantize(name, data.reshape(*info.shape[:-1], -1)).reshape(info.shape)
+
+    def _dequantize(self, name: str, rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        kind = self.tensors[name].kind
         try:
-            rows = data.reshape(*info.shape[:-1], -1)
-            return np.asarray(dequantize(rows, info.kind), np.float32).reshape(info.shape)
+            return np.asarray(dequantize(rows, kind), np.float32)
         except NotImplementedError as error:
             raise ModelUnsupportedError(
-                f"tensors of type {info.kind.name} are not supported ({name})"
+                f"{self.path}: tensors of type {kind.name} are not supported ({name})"
             ) from error
 
     def _parse(self) -> None:

@@ -20,13 +20,16 @@ from engine.weights import Weights
 class RotaryTable:
     """cos and sin of every position's rotations (RoPE, arXiv 2104.09864), halves rotated as one."""
 
-    def __init__(self, config: ModelConfig, factors: Tensor | None) -> None:
+    def __init__(
+        self, config: ModelConfig, factors: Tensor | None, device: torch.device | None = None
+    ) -> None:
         frequencies = torch.tensor(config.rope.inverse_frequencies(config.head_dim), dtype=torch.float32)
         if factors is not None:
             frequencies = frequencies / factors
         angles = torch.arange(config.context_tokens, dtype=torch.float32)[:, None] * frequencies
-        self.cos = angles.cos().repeat(1, 2)
-        self.sin = torch.cat((-angles.sin(), angles.sin()), dim=1)
+        cos, sin = (each * config.rope.attention_factor for each in (angles.cos(), angles.sin()))
+        self.cos = cos.repeat(1, 2).to(device)
+        self.sin = torch.cat((-sin, sin), dim=1).to(device)
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """cos and signed sin [tokens, 1, head_dim] for rotate()."""
@@ -56,7 +59,7 @@ class Layer:
             self._key_norm = weights.read(f"{prefix}self_attn.k_norm.weight", (config.head_dim,))
 
         def fused(parts: dict[str, int], inputs: int) -> Linear:
-            return _fused_linear(weights, prefix, parts, inputs, precision)
+            return pack_linear(*read_fused(weights, prefix, parts, inputs), precision)
 
         self._qkv = fused({"self_attn.q_proj": query, "self_attn.k_proj": kv, "self_attn.v_proj": kv}, hidden)
         self._output = fused({"self_attn.o_proj": hidden}, query)
@@ -128,10 +131,10 @@ class Model:
         return self._head(x)
 
 
-def _fused_linear(
-    weights: Weights, prefix: str, parts: dict[str, int], inputs: int, precision: Precision
-) -> Linear:
-    """Several projections of the same input as one; `parts` maps each name to its outputs."""
+def read_fused(
+    weights: Weights, prefix: str, parts: dict[str, int], inputs: int
+) -> tuple[Tensor, Tensor | None]:
+    """Several projections of the same input as one weight and bias; `parts` maps each name to its outputs."""
     matrices = [weights.read(f"{prefix}{name}.weight", (size, inputs)) for name, size in parts.items()]
     biases = None
     if any(weights.has(f"{prefix}{name}.bias") for name in parts):
@@ -143,4 +146,4 @@ def _fused_linear(
                 for name, size in parts.items()
             ]
         )
-    return pack_linear(torch.cat(matrices), biases, precision)
+    return torch.cat(matrices), biases

@@ -19,10 +19,12 @@ from engine.cache_folder import cache_folder, locked
 from engine.errors import ModelDamagedError
 from engine.fingerprint import fingerprint
 from engine.gguf_file import GGUFFile
-from engine.model_config import ModelConfig, check_architecture
+from engine.model_config import ModelConfig, check_supported
 from engine.model_source import ModelSource, SourceKind, resolve_model
+from engine.progress import begin
+from engine.rope import gguf_rope_scaling
 
-_CONVERSION: Final = 1
+_CONVERSION: Final = 2
 """Raise when the converted form changes, so that older caches are passed over."""
 
 
@@ -47,7 +49,7 @@ class ModelFiles:
 def open_model(reference: str) -> ModelFiles:
     """Resolves, checks and converts a model, tensors unread. Raises a ModelError or EngineConfigError."""
     source = resolve_model(reference)
-    check_architecture(_architecture(source))
+    _check_supported(source)
     weights_files = source.weight_files()
     if source.kind is SourceKind.FOLDER:
         weights_files = [*weights_files, source.path / "config.json"]
@@ -58,11 +60,21 @@ def open_model(reference: str) -> ModelFiles:
     return ModelFiles(source, config, folder, weights, tokenizer)
 
 
-def _architecture(source: ModelSource) -> str:
+def _check_supported(source: ModelSource) -> None:
+    """Refuses by name what can't be run, before anything large is read."""
     if source.kind is SourceKind.FOLDER:
-        return str(_read_json(source.path / "config.json").get("model_type"))
+        check_supported(_read_json(source.path / "config.json"))
+        return
     with GGUFFile(source.path) as file:
-        return str(file.metadata.get("general.architecture"))
+        architecture = str(file.metadata.get("general.architecture"))
+        check_supported(
+            {
+                "model_type": architecture,
+                "num_local_experts": file.metadata.get(f"{architecture}.expert_count"),
+                "rope_scaling": gguf_rope_scaling(architecture, file.metadata),
+            }
+        )
+        file.check_types()
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -81,6 +93,7 @@ def _converted(source: ModelSource, weights: bytes, tokenizer: bytes) -> Path:
     folder = parent / name
     if folder.is_dir():
         return folder
+    begin("converting the model's tokenizer: about 15 s, once")
     with locked(parent / f"{name}.lock"):
         if not folder.is_dir():
             temporary = Path(tempfile.mkdtemp(dir=parent))
@@ -115,7 +128,19 @@ def _convert(source: ModelSource, folder: Path) -> None:
     if not (folder / "tokenizer.json").is_file():
         raise ModelDamagedError(f"{source.path} has no tokenizer that converts to tokenizer.json")
     config["eos_token_id"] = _merge(ends)
+    if is_file:
+        with GGUFFile(source.path) as file:
+            _add_what_transformers_overlooks(config, file)
     (folder / "config.json").write_text(json.dumps(config, default=str, indent=1))
+
+
+def _add_what_transformers_overlooks(config: dict[str, Any], file: GGUFFile) -> None:
+    """Rope scaling, and heads of another size than the family's usual one."""
+    architecture = str(file.metadata.get("general.architecture"))
+    scaling = gguf_rope_scaling(architecture, file.metadata)
+    config["rope_parameters"] = {**(config.get("rope_parameters") or {}), **scaling}
+    if (head_dim := file.metadata.get(f"{architecture}.attention.key_length")) is not None:
+        config["head_dim"] = head_dim
 
 
 def _first_line(error: Exception) -> str:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+if find_spec("triton") is not None:
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"  # read when triton is first imported
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -26,10 +34,52 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             }
         },
     ),
+    "llama-dynamic-rope": ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}),
+    "llama-yarn": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10_000.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 32,
+                "beta_fast": 16,
+                "beta_slow": 2,
+                "mscale": 0.707,
+                "mscale_all_dim": 1.0,
+                "truncate": False,
+            }
+        },
+    ),
+    "smollm2": (
+        "llama",
+        {
+            "tie_word_embeddings": True,
+            "hidden_size": 144,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "initializer_range": 0.2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100_000.0},
+        },
+    ),
+    "mistral": ("mistral", {"sliding_window": None, "head_dim": 32}),
     "mistral-window": ("mistral", {"sliding_window": 24}),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2-yarn": (
+        "qwen2",
+        {
+            "max_position_embeddings": 32,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1_000_000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        },
+    ),
     "qwen2-window": ("qwen2", {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}),
     "qwen3": ("qwen3", {"head_dim": 32}),
+    "qwen3-tied": ("qwen3", {"head_dim": 32, "tie_word_embeddings": True, "num_key_value_heads": 1}),
 }
 """Name -> (transformers model type, what differs from the common tiny shape)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 import gguf
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -30,10 +32,16 @@ FAMILIES = (
     "llama-multi-head",
     "llama-linear-rope",
     "llama3-rope",
+    "llama-dynamic-rope",
+    "llama-yarn",
+    "smollm2",
+    "mistral",
     "mistral-window",
     "qwen2",
+    "qwen2-yarn",
     "qwen2-window",
     "qwen3",
+    "qwen3-tied",
 )
 Backend = Literal["native", "torch"]
 BACKENDS: tuple[Backend, ...] = ("native", "torch")
@@ -158,6 +166,19 @@ def test_a_row_does_not_depend_on_its_batch_mates(tiny: Callable[[str], Path]) -
 def test_sharded_safetensors_are_read_whole(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "sharded", "llama", shard_size="100KB")
     assert len(list(folder.glob("*.safetensors"))) > 1
+    prompt = random_tokens(38, 1)
+    (ours,) = run(load(folder, "torch"), [prompt], [[0, 1, 2]], [[38]], [0])
+    torch.testing.assert_close(ours, reference_logits(folder, [prompt])[0], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_safetensors_are_read_exactly(
+    dtype: torch.dtype, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "half"
+    shutil.copytree(tiny("llama"), folder)
+    AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).save_pretrained(folder)
+    assert load_file(folder / "model.safetensors")["model.norm.weight"].dtype == dtype
     prompt = random_tokens(38, 1)
     (ours,) = run(load(folder, "torch"), [prompt], [[0, 1, 2]], [[38]], [0])
     torch.testing.assert_close(ours, reference_logits(folder, [prompt])[0], atol=1e-4, rtol=0)

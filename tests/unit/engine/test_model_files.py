@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from engine.engine import Engine
@@ -31,8 +34,39 @@ from engine.model_source import resolve_model
 MakeCheckpoint = Callable[..., Path]
 
 
-def write_gguf(path: Path, architecture: str = "llama", tensors: dict[str, Any] | None = None) -> Path:
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+}
+ROPE_KEYS = (
+    "type",
+    "rope_type",
+    "rope_theta",
+    "factor",
+    "original_max_position_embeddings",
+    "mscale",
+    "beta_fast",
+)
+
+
+def write_gguf(
+    path: Path,
+    architecture: str = "llama",
+    tensors: dict[str, Any] | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> Path:
     writer = gguf.GGUFWriter(path, architecture)
+    for key, entry in (metadata or {}).items():
+        if isinstance(entry, str):
+            writer.add_string(key, entry)
+        else:
+            writer.add_uint32(key, entry)
     writer.add_context_length(64)
     writer.add_array("tokenizer.ggml.tokens", ["a", "b", "ü"])
     for name, (values, kind) in (tensors or {}).items():
@@ -154,22 +188,101 @@ def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
         ({"vocab_size": "many"}, "damaged"),
         ({"rms_norm_eps": None}, "damaged"),
         ({"head_dim": 7}, "odd"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+        ({"quantization_config": "gptq"}, "damaged"),
+        ({"num_local_experts": 8}, "experts"),
+        ({"layer_types": ["chunked_attention"]}, "chunked_attention"),
+        ({"layer_types": 3}, "damaged"),
+        (
+            {"sliding_window": 8, "layer_types": ["full_attention"] * 2, "model_type": "mistral"},
+            "layer_types",
+        ),
+        ({"rope_scaling": ["yarn"]}, "damaged"),
+        ({"rope_scaling": {"type": "yarn", "factor": -1.0}}, "damaged"),
+        ({"rope_scaling": {"type": "yarn", "factor": float("nan")}}, "damaged"),
+        ({"rope_scaling": {"type": "yarn", "factor": 1e300}}, "over"),
+        ({"rope_scaling": {"type": "linear", "factor": 0.0}, "max_position_embeddings": 0}, "damaged"),
+        (
+            {"rope_scaling": {"type": "llama3", "low_freq_factor": 4, "high_freq_factor": 4}},
+            "low_freq_factor",
+        ),
+        ({"rope_theta": 1.0}, "damaged"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
+        ({"max_position_embeddings": 1 << 40}, "over"),
+        ({"num_hidden_layers": 1 << 40}, "layers"),
+        ({"hidden_size": float("inf")}, "damaged"),
+        ({"eos_token_id": ["x"]}, "damaged"),
     ],
 )
 def test_configs_that_cannot_run_are_refused(change: dict[str, Any], word: str) -> None:
-    config = {
-        "model_type": "llama",
-        "vocab_size": 100,
-        "hidden_size": 64,
-        "intermediate_size": 64,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 128,
-        "rms_norm_eps": 1e-5,
-    }
-    assert ModelConfig.from_transformers(config).kv_heads == 4
+    assert ModelConfig.from_transformers(CONFIG).kv_heads == 4
     with pytest.raises(ModelError, match=word):
-        ModelConfig.from_transformers(config | change)
+        ModelConfig.from_transformers(CONFIG | change)
+
+
+@settings(max_examples=300)
+@given(
+    name=st.sampled_from([*CONFIG, "num_key_value_heads", "head_dim", "rope_scaling", "rope_parameters"]),
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(ROPE_KEYS), inner),
+    ),
+)
+def test_any_value_anywhere_in_a_config_is_read_or_refused(name: str, value: object) -> None:
+    with contextlib.suppress(ModelError):
+        config = ModelConfig.from_transformers(CONFIG | {name: value})
+        assert len(config.rope.inverse_frequencies(config.head_dim)) == config.head_dim // 2
+
+
+def test_a_window_counts_only_where_the_architecture_has_one() -> None:
+    window = {"sliding_window": 8, "num_hidden_layers": 3}
+    assert ModelConfig.from_transformers(CONFIG | window).windows == (0, 0, 0)
+    mistral = CONFIG | window | {"model_type": "mistral"}
+    assert ModelConfig.from_transformers(mistral).windows == (8, 8, 8)
+    qwen = CONFIG | window | {"model_type": "qwen2", "max_window_layers": 1}
+    assert ModelConfig.from_transformers(qwen).windows == (0, 0, 0)
+    assert ModelConfig.from_transformers(qwen | {"use_sliding_window": True}).windows == (0, 8, 8)
+
+
+def test_yarn_says_how_long_the_context_is() -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    assert ModelConfig.from_transformers(CONFIG | {"rope_scaling": scaling}).context_tokens == 512
+
+
+def test_what_is_not_supported_is_refused_before_weights_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.fingerprint._hash_contents", lambda path: pytest.fail("read the weights"))
+    monkeypatch.setattr("engine.model_files._convert", lambda *args: pytest.fail("converted"))
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    for change, word in (
+        ({"rope_scaling": {"type": "longrope"}}, "longrope"),
+        ({"num_local_experts": 8}, "experts"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(CONFIG | change))
+        with pytest.raises(ModelUnsupportedError, match=word):
+            open_model(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": 7}))
+    with pytest.raises(ModelDamagedError, match="config"):
+        open_model(str(tmp_path))
+    for metadata, word in (
+        ({"llama.expert_count": 8}, "experts"),
+        ({"llama.rope.scaling.type": "longrope"}, "longrope"),
+    ):
+        with pytest.raises(ModelUnsupportedError, match=word):
+            open_model(str(write_gguf(tmp_path / "m.gguf", metadata=metadata)))
+
+
+def test_a_tensor_type_nobody_dequantises_is_refused_before_weights_are_read(tmp_path: Path) -> None:
+    kind = gguf.GGMLQuantizationType.Q8_K
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_tensor("x", np.zeros((2, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelUnsupportedError, match="Q8_K"):
+        open_model(str(tmp_path / "m.gguf"))
 
 
 def test_damaged_checkpoint_folders_are_refused(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
