@@ -119,7 +119,7 @@ class _Door:
         """Who calls, for tenant isolation; raises UnauthenticatedError."""
         if self._api_keys is None:
             return "http"
-        return f"http/{self._api_keys.identify(http.headers.get('authorization', ''))}"
+        return f"http/{self._api_keys.identify(http.headers.get('authorization', '')).name}"
 
     async def _streamed(self, request: Request, style: AnswerFormat) -> Response:
         """Waits for the first token, so that a request that can't be served gets a status of its own."""

@@ -31,12 +31,12 @@ class Callers:
         if self._api_keys is None:
             _check_host(http.url.hostname or "")
             return HttpCaller("http", Role.OPERATOR)
-        name = self._api_keys.identify(http.headers.get("authorization", ""))
-        return HttpCaller(f"http/{name}", self._api_keys.role(name))
+        key = self._api_keys.identify(http.headers.get("authorization", ""))
+        return HttpCaller(f"http/{key.name}", key.role)
 
 
 def _check_host(host: str) -> None:
-    """A web page elsewhere can make its own name mean 127.0.0.1 (DNS rebinding) and then read what is here."""
+    """A web page can make its own name mean 127.0.0.1 (DNS rebinding) and then read what is here."""
     if host == "localhost" or host.endswith(".localhost"):
         return
     try:
