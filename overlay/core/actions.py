@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from overlay.core.events import LinkId
 from overlay.core.messages import ByeReason, Message
@@ -11,9 +11,11 @@ from overlay.core.types import Address, NodeId
 from overlay.core.views import Notification
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Queue a frame on a link; sending on a link that just went down is no error."""
+class Send(NamedTuple):
+    """Queue a frame on a link; sending on a link that just went down is no error.
+
+    What goes to several links is one message: drivers need not encode it twice in a row.
+    """
 
     link: LinkId
     message: Message

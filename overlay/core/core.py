@@ -69,6 +69,7 @@ class Core:
         self._timers = timers = Timers()
         self._outbox = outbox = Outbox()
         self._timer_at: float | None = None
+        self._lag_s = timing.lag_s
         self._beats = 0
         self._left = False
         self._speculation = Speculation(timing.forwarded_s)
@@ -112,14 +113,13 @@ class Core:
         """Takes one event; returns what is to be done about it, in order. The first is Started."""
         if self._left:
             return []
-        if self._timer_at is not None and now - self._timer_at > self.options.timing.lag_s:
+        if self._timer_at is not None and now - self._timer_at > self._lag_s:
             self._lagged(now - self._timer_at)
             self._timer_at = None
+            self._timers.changed = True
         self._event_handlers[type(event)](now, event)
-        due = self._timers.next()
-        if due is not None and due != self._timer_at and not self._left:
-            self._timer_at = due
-            self._outbox.set_timer(due)
+        if self._timers.changed:
+            self._set_timer()
         return self._outbox.take()
 
     def match(self, hashes: Sequence[BlockHash]) -> dict[NodeId, int]:
@@ -172,6 +172,12 @@ class Core:
         self._timer_at = None
         self._timers.run_due(now)
 
+    def _set_timer(self) -> None:
+        due = self._timers.next()
+        if due is not None and due != self._timer_at and not self._left:
+            self._timer_at = due
+            self._outbox.set_timer(due)
+
     def _on_send_queue(self, now: float, event: events.SendQueue) -> None:
         """A slow consumer gets no more deltas; once it has caught up, the latest head makes it ask."""
         link = self.links.get(event.link)
@@ -215,7 +221,7 @@ class Core:
 
     def _lagged(self, lag_s: float) -> None:
         """Whoever seemed silent may only have waited for this node's own event loop."""
-        if lag_s > self.options.timing.lag_s:
+        if lag_s > self._lag_s:
             self.detector.lagged(lag_s)
             self.membership.forgive(lag_s)
 

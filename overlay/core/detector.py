@@ -13,7 +13,7 @@ from overlay.core.links import Link, LinkTable
 from overlay.core.members import MemberTable
 from overlay.core.messages import Ack, Nack, Probe, ProbeRequest
 from overlay.core.outbox import Outbox
-from overlay.core.timers import Timers
+from overlay.core.timers import Timer, Timers
 from overlay.core.timing import Timing
 from overlay.core.types import NodeId
 
@@ -28,6 +28,7 @@ class _Probe:
     target: NodeId
     sent_at: float
     ping: bool
+    timer: Timer | None = None
     helpers: set[NodeId] = field(default_factory=set)
     nacked: set[NodeId] = field(default_factory=set)
 
@@ -68,24 +69,30 @@ class Detector:
                 if not among_connected or self.links.active(peer.node_id) is not None:
                     self.probe(now, peer.node_id)
                     return
-            self._rotation = [peer.node_id for peer in self.table if peer.present]
+            self._rotation = (
+                self.links.connected()
+                if among_connected
+                else [peer.node_id for peer in self.table if peer.present]
+            )
             self.rng.shuffle(self._rotation)
 
     def probe(self, now: float, target: NodeId) -> None:
         """Asks a member whether it lives; through others at once when no stream leads to it."""
         link = self.links.active(target)
-        sequence = self._start(_Probe(target, now, ping=False))
+        probe = _Probe(target, now, ping=False)
+        sequence = self._start(probe)
         if link is None:
             self._ask_others(now, sequence)
             return
         self.outbox.send(link.id, Probe(sequence))
-        self.timers.at(now + self.patience(), lambda at: self._ask_others(at, sequence))
+        probe.timer = self.timers.at(now + self.patience(), lambda at: self._ask_others(at, sequence))
 
     def ping(self, now: float, link: Link) -> None:
         """Measures the round trip of a new stream; silence proves nothing."""
-        sequence = self._start(_Probe(link.peer, now, ping=True))
+        probe = _Probe(link.peer, now, ping=True)
+        sequence = self._start(probe)
         self.outbox.send(link.id, Probe(sequence))
-        self.timers.at(now + self.timing.hello_s, lambda _: self._drop(sequence))
+        probe.timer = self.timers.at(now + self.timing.hello_s, lambda _: self._drop(sequence))
 
     def patience(self) -> float:
         """How long an answer may take."""
@@ -122,6 +129,8 @@ class Detector:
         if probe is None or (link.peer != probe.target and link.peer not in probe.helpers):
             return
         del self._probes[message.sequence]
+        if probe.timer is not None:
+            probe.timer.cancel()
         if link.peer == probe.target:
             self.rtt(probe.target, now - probe.sent_at)
         if not probe.ping:
@@ -149,7 +158,7 @@ class Detector:
                 probe.helpers.add(helper)
                 self.outbox.send(link.id, ProbeRequest(sequence, probe.target))
         wait = self.patience() + self.timing.ack_s if probe.helpers else 0.0
-        self.timers.at(now + wait, lambda at: self._give_up(at, sequence))
+        probe.timer = self.timers.at(now + wait, lambda at: self._give_up(at, sequence))
 
     def _give_up(self, now: float, sequence: int) -> None:
         """Helpers that sent no Nack make this node doubt itself, not the target (Lifeguard)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NewType, TypeAlias
+from typing import NamedTuple, NewType, TypeAlias
 
 from overlay.core.messages import Message
 from overlay.core.types import Address, BlockHash, Load, NodeId
@@ -63,8 +63,7 @@ class DialFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class MessageReceived:
+class MessageReceived(NamedTuple):
     """A well-formed frame came in; `size` is its length on the wire in bytes."""
 
     link: LinkId

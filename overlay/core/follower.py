@@ -104,7 +104,8 @@ class Follower:
         vanish at once they are asked for in turn, so that no peer takes this node for a flooder.
         """
         for replica in self.replicas.values():
-            self._ask_again(now, replica)
+            if replica.lags:
+                self._ask(now, replica)
         origins = sorted(unreachable)
         for step in range(min(len(origins), UNREACHABLE_ASKED_PER_BEAT)):
             self._ask(now, self._replica(origins[(self._turn + step) % len(origins)]))
@@ -189,10 +190,7 @@ class Follower:
 
     def _ask_again(self, now: float, replica: Replica) -> None:
         """Still behind what a head promised: the Want, or its answer, was lost."""
-        head = replica.head
-        if head is None or replica.retired:
-            return
-        if replica.refetch or replica.behind(head.epoch, head.version):
+        if replica.lags:
             self._ask(now, replica)
 
     def on_want(self, now: float, link: Link, want: Want) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from overlay.core.events import LinkId
@@ -51,12 +51,12 @@ class LinkTable:
         self._links: dict[LinkId, Link] = {}
         self._by_peer: dict[NodeId, list[Link]] = {}
         self._active: dict[NodeId, Link] = {}
+        self.get: Callable[[LinkId], Link | None] = self._links.get
+        self.active: Callable[[NodeId], Link | None] = self._active.get
+        """The stream that speaks for a peer, if one is ready."""
 
     def __len__(self) -> int:
         return len(self._links)
-
-    def get(self, link_id: LinkId) -> Link | None:
-        return self._links.get(link_id)
 
     def add(self, link: Link) -> None:
         self._links[link.id] = link
@@ -78,10 +78,6 @@ class LinkTable:
     def to(self, peer: NodeId) -> list[Link]:
         """Every stream to a peer, oldest first."""
         return list(self._by_peer.get(peer, ()))
-
-    def active(self, peer: NodeId) -> Link | None:
-        """The stream that speaks for a peer, if one is ready."""
-        return self._active.get(peer)
 
     def all(self) -> list[Link]:
         """Every stream, ready or not."""

@@ -60,10 +60,14 @@ class PeerRecord:
 
 @dataclass(slots=True, eq=False)
 class MemberTable:
-    """Every peer known, at most MAX_MEMBERS; this node itself isn't among them."""
+    """Every peer known, at most MAX_MEMBERS; this node itself isn't among them.
+
+    A peer's state is changed by `move` alone, which keeps count.
+    """
 
     own_id: NodeId
     _peers: dict[NodeId, PeerRecord] = field(default_factory=dict)
+    _count: dict[PeerState, int] = field(default_factory=lambda: dict.fromkeys(PeerState, 0))
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -80,16 +84,34 @@ class MemberTable:
             spare = next((peer for peer in self._peers.values() if not peer.present), None)
             if spare is None:
                 return False
-            del self._peers[spare.node_id]
+            self.forget(spare.node_id)
         self._peers[record.node_id] = record
+        self._count[record.state] += 1
         return True
 
+    def move(self, peer: PeerRecord, state: PeerState) -> None:
+        """Changes what is believed of a peer."""
+        if self._peers.get(peer.node_id) is peer:
+            self._count[peer.state] -= 1
+            self._count[state] += 1
+        peer.state = state
+
     def forget(self, node_id: NodeId) -> None:
-        self._peers.pop(node_id, None)
+        peer = self._peers.pop(node_id, None)
+        if peer is not None:
+            self._count[peer.state] -= 1
 
     def size(self) -> int:
         """Members, this node included."""
-        return 1 + sum(peer.present for peer in self._peers.values())
+        return 1 + self._count[PeerState.ALIVE] + self._count[PeerState.SUSPECT]
+
+    def absent(self) -> int:
+        """Peers that count as no members: candidates, and the gone."""
+        return len(self._peers) + 1 - self.size()
+
+    def gone(self) -> int:
+        """The dead and departed that are remembered."""
+        return self._count[PeerState.DEAD] + self._count[PeerState.LEFT]
 
 
 def supersedes(news: Member, peer: PeerRecord) -> bool:

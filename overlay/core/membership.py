@@ -269,7 +269,7 @@ class Membership:
     def sweep(self, now: float) -> list[NodeId]:
         """Forgets whoever has been gone, or an unanswering candidate, for long enough."""
         forgotten = []
-        for peer in self.table:
+        for peer in self.table if self.table.absent() else ():
             life = self.timing.forget_s if peer.gone else self.timing.candidate_s
             if not peer.present and now - peer.changed_at > life:
                 self.table.forget(peer.node_id)
@@ -284,7 +284,7 @@ class Membership:
             if state is PeerState.ALIVE:
                 peer.suspected_by = None
         if peer.state is not state:
-            peer.state = state
+            self.table.move(peer, state)
             peer.changed_at = now
             self.outbox.emit(MemberChanged(peer.node_id, state))
 

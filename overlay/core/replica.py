@@ -61,6 +61,14 @@ class Replica:
         """Whether part of a snapshot has come in."""
         return self._staged is not None
 
+    @property
+    def lags(self) -> bool:
+        """Whether it holds less than a head has promised, or what it holds must be fetched anew."""
+        head = self.head
+        if head is None or self.retired:
+            return False
+        return self.refetch or (head.epoch, head.version) > (self.epoch, self.version)
+
     def behind(self, epoch: Epoch, version: Version) -> bool:
         """Whether (epoch, version) is news."""
         return (epoch, version) > (self.epoch, self.version)

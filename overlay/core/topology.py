@@ -64,7 +64,7 @@ class Topology:
     def size_changed(self) -> None:
         """Looks again whether everyone can be connected to everyone; narrowly, so as not to swing."""
         limit = self.full_mesh * 3 // 4 if self.bounded else self.full_mesh
-        self.bounded = len(self.table) > limit and sum(not peer.gone for peer in self.table) >= limit
+        self.bounded = len(self.table) > limit and len(self.table) - self.table.gone() >= limit
 
     def wants(self, peer: PeerRecord) -> bool:
         """Whether a peer that was just found should be dialled."""

@@ -27,11 +27,20 @@ class Network:
 
     options: NetworkOptions
     rng: random.Random
+    whole: bool = True
+    """Whether everyone can reach everyone."""
+    calm: bool = field(init=False)
+    """Whether every frame arrives once and in order."""
     _groups: dict[int, int] = field(default_factory=dict)
     _one_way: set[tuple[int, int]] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        options = self.options
+        self.calm = not (options.loss or options.duplication or options.reordering)
+
     def latency(self) -> float:
-        return self.rng.uniform(*self.options.latency_s)
+        shortest, longest = self.options.latency_s
+        return shortest + (longest - shortest) * self.rng.random()
 
     def fates(self) -> list[float]:
         """The latencies at which copies of one frame arrive: none when it is lost."""
@@ -53,18 +62,17 @@ class Network:
     def partition(self, groups: list[list[int]]) -> None:
         """Nodes of different groups can't reach one another; those in no group form one."""
         self._groups = {node: which for which, group in enumerate(groups) for node in group}
+        self.whole = False
 
     def cut(self, source: int, target: int) -> None:
         """Nothing gets from `source` to `target`; the other way works."""
         self._one_way.add((source, target))
+        self.whole = False
 
     def heal(self) -> None:
         self._groups.clear()
         self._one_way.clear()
-
-    @property
-    def whole(self) -> bool:
-        return not self._groups and not self._one_way
+        self.whole = True
 
     def passes(self, source: int, target: int) -> bool:
         """Whether frames get from `source` to `target` now."""

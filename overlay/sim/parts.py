@@ -35,13 +35,15 @@ class WorldOptions:
 
 
 @dataclass(slots=True, eq=False)
-class Connection:
-    """A stream between two nodes; `ends` are (node, its link), the dialler's first."""
+class End:
+    """One node's end of a stream; the times are those at which what it sent last arrives."""
 
-    ends: tuple[tuple[int, LinkId], tuple[int, LinkId]]
-    open: list[bool] = field(default_factory=lambda: [False, False])
-    last_arrival: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    hello_arrival: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    node: SimNode
+    link: LinkId
+    open: bool = True
+    last_arrival: float = 0.0
+    hello_arrival: float = 0.0
+    other: End = field(init=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +56,7 @@ class SimNode:
     core: Core | None = None
     disk: dict[str, bytes] = field(default_factory=dict)
     blocks: set[int] = field(default_factory=set)
-    links: dict[LinkId, tuple[Connection, int]] = field(default_factory=dict)
+    links: dict[LinkId, End] = field(default_factory=dict)
     runs: int = 0
     timer: int = 0
     paused: bool = False
@@ -72,16 +74,38 @@ class SimNode:
 class Tally:
     """What happened so far. Bytes are counted as the wire would carry them, when they are counted.
 
-    `second` holds each node's present second and what it sent in it, `peak_bytes` the most of all.
+    `peak_bytes` is the most that any node sent within one second.
     """
 
+    nodes: int
     frames: int = 0
     deaths: list[tuple[float, int, int]] = field(default_factory=list)
     false_deaths: list[tuple[float, int, int]] = field(default_factory=list)
-    bytes_sent: list[int] = field(default_factory=list)
-    kinds: Counter[str] = field(default_factory=Counter)
     peak_bytes: int = 0
-    second: list[tuple[int, int]] = field(default_factory=list)
+    _bytes: dict[type, int] = field(default_factory=dict)
+    _second: int = -1
+    _in_second: list[int] = field(default_factory=list)
+
+    def sent(self, number: int, kind: type, size: int, now: float) -> None:
+        """A node sent a frame of `size` bytes."""
+        self._bytes[kind] = self._bytes.get(kind, 0) + size
+        if int(now) != self._second:
+            self._end_second()
+            self._second = int(now)
+        self._in_second[number] += size
+
+    def bytes_by_kind(self) -> Counter[str]:
+        """Bytes of all nodes so far, by kind of frame."""
+        return Counter({kind.__name__: size for kind, size in self._bytes.items()})
+
+    def _end_second(self) -> None:
+        self.peak_bytes = max(self.peak_bytes, *self._in_second, 0)
+        self._in_second = [0] * self.nodes
+
+    def begin_anew(self) -> None:
+        """Forgets the peak so far."""
+        self._end_second()
+        self.peak_bytes = 0
 
 
 def make_node(number: int) -> SimNode:

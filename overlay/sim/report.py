@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from overlay.core.timing import Timing
 from overlay.core.views import PeerState
+from overlay.sim.garbage import uncollected
 from overlay.sim.network import NetworkOptions
 from overlay.sim.parts import WorldOptions
 from overlay.sim.world import World
@@ -83,7 +84,8 @@ def run_overlay(
         history=False,
         count_bytes=True,
     )
-    return _Run(World(options), workload or Workload(), before, progress).report()
+    with uncollected():
+        return _Run(World(options), workload or Workload(), before, progress).report()
 
 
 @dataclass(slots=True, eq=False)
@@ -100,16 +102,13 @@ class _Run:
         self.progress(f"met after {met_s} s")
         rounds = self._converge()
         self.progress(f"converged after {rounds} rounds")
-        bytes_before, began = sum(world.tally.bytes_sent), world.now
-        kinds_before = world.tally.kinds.copy()
-        world.tally.peak_bytes = 0
+        began, bytes_before = world.now, world.tally.bytes_by_kind()
+        world.tally.begin_anew()
         self._go_on()
         steady_s = max(world.now - began, 1e-9)
         per_node = 1.0 / (options.nodes * steady_s)
-        sent = sum(world.tally.bytes_sent) - bytes_before
-        kinds = {
-            kind: (size - kinds_before[kind]) * per_node for kind, size in world.tally.kinds.most_common()
-        }
+        sent = world.tally.bytes_by_kind()
+        sent.subtract(bytes_before)
         peak, memory = world.tally.peak_bytes, _memory()
         links = sum(len(node.core.links.connected()) for node in world.running() if node.core is not None)
         self.progress("waiting for a crash to be detected")
@@ -121,13 +120,13 @@ class _Run:
             converged_rounds=rounds,
             detection_s=self._detect(),
             false_deaths=len(world.tally.false_deaths),
-            bytes_per_node_per_s=sent * per_node,
+            bytes_per_node_per_s=sent.total() * per_node,
             peak_bytes=peak,
             memory_bytes_per_node=(memory - self.memory_before) // options.nodes,
             links_per_node=links / max(1, len(world.running())),
             frames=world.tally.frames,
             simulated_s=world.now,
-            bytes_by_kind={kind: rate for kind, rate in kinds.items() if rate > 0},
+            bytes_by_kind={kind: size * per_node for kind, size in sent.most_common() if size > 0},
         )
 
     def _meet(self) -> float | None:

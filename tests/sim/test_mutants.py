@@ -166,7 +166,7 @@ def snapshots_not_staged(patch: Patch) -> None:
 
 
 def wants_never_repeated(patch: Patch) -> None:
-    patch.setattr(Follower, "_ask_again", nothing)
+    patch.setattr(Replica, "lags", property(always(False)))
 
 
 def departed_stay_in_the_index(patch: Patch) -> None:
