@@ -170,6 +170,12 @@ class EngineClient(Protocol):
         Raises EngineDiedError when the engine is gone.
         """
 
+    async def check(self) -> str:
+        """What is wrong with the books of the prefix cache; empty when nothing is.
+
+        Raises EngineDiedError when the engine is gone.
+        """
+
     def submit(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
         """Streams the answer; closing the generator aborts the request and frees its blocks.
 

@@ -46,7 +46,15 @@ class Outline:
     limit: int
 
 
-Command = Configure | Submit | Abort | Flush | Outline
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Check the books of the prefix cache, then answer Checked with the same number."""
+
+    number: int
+
+
+Question = Flush | Outline | Check
+Command = Configure | Submit | Abort | Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,4 +112,13 @@ class Outlined:
     runs: tuple[CachedRun, ...]
 
 
-Reply = Loading | Ready | Failed | Refused | Report | Flushed | Outlined
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is wrong with the books of the prefix cache; empty when nothing is."""
+
+    number: int
+    problem: str
+
+
+Answer = Flushed | Outlined | Checked
+Reply = Loading | Ready | Failed | Refused | Report | Answer

@@ -23,6 +23,9 @@ from engine.interface import (
 )
 from engine.messages import (
     Abort,
+    Answer,
+    Check,
+    Checked,
     Command,
     Configure,
     Failed,
@@ -31,6 +34,7 @@ from engine.messages import (
     Loading,
     Outline,
     Outlined,
+    Question,
     Ready,
     Refused,
     Reply,
@@ -74,13 +78,11 @@ class EngineProcess:
     def __init__(
         self,
         config: EngineConfig,
-        on_blocks: BlockListener | None = None,
-        on_stats: StatsListener | None = None,
         on_progress: ProgressListener = lambda stage: None,
     ) -> None:
         self._config = config
-        self._on_blocks = on_blocks
-        self._on_stats = on_stats
+        self._on_blocks: BlockListener = lambda events: None
+        self._on_stats: StatsListener = lambda stats: None
         self._on_progress = on_progress
         self._child: EngineChild | None = None
         self._info: EngineInfo | None = None
@@ -90,7 +92,7 @@ class EngineProcess:
         self._streams: dict[str, _Stream] = {}
         self._submitted = 0
         self._uncounted: deque[tuple[int, int]] = deque()
-        self._asked: dict[int, asyncio.Future[Flushed | Outlined]] = {}
+        self._asked: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count()
         self._restart: asyncio.Task[None] | None = None
         self._alive = asyncio.Event()
@@ -119,6 +121,11 @@ class EngineProcess:
     def pid(self) -> int | None:
         """The process id of the running engine."""
         return self._child.pid if self._child else None
+
+    def listen(self, on_blocks: BlockListener, on_stats: StatsListener) -> None:
+        """Tells of blocks and load from now on; call it before the first request."""
+        self._on_blocks, self._on_stats = on_blocks, on_stats
+        self._tell_stats()
 
     async def start(self) -> EngineInfo:
         """Loads the model; raises the EngineError that the loading met."""
@@ -161,6 +168,11 @@ class EngineProcess:
         answer = await self._ask(Outline(next(self._numbers), limit))
         return answer.runs if isinstance(answer, Outlined) else ()
 
+    async def check(self) -> str:
+        """What is wrong with the books of the prefix cache; empty when nothing is."""
+        answer = await self._ask(Check(next(self._numbers)))
+        return answer.problem if isinstance(answer, Checked) else ""
+
     def submit(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
         """Streams the answer, from the first iteration on; closing the generator aborts the request.
 
@@ -201,8 +213,8 @@ class EngineProcess:
             if not finished and self._child is not None:
                 self._send(Abort(request.request_id))
 
-    async def _ask(self, question: Flush | Outline) -> Flushed | Outlined:
-        answer: asyncio.Future[Flushed | Outlined] = asyncio.get_running_loop().create_future()
+    async def _ask(self, question: Question) -> Answer:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asked[question.number] = answer
         try:
             self._send(question)
@@ -244,7 +256,7 @@ class EngineProcess:
                 self._settle(error)
             case Refused(request_id, error):
                 self._deliver(request_id, error)
-            case Flushed() | Outlined():
+            case Flushed() | Outlined() | Checked():
                 answer = self._asked.get(reply.number)
                 if answer is not None and not answer.done():
                     answer.set_result(reply)
@@ -253,7 +265,7 @@ class EngineProcess:
                     self._report(reply)
 
     def _report(self, report: Report) -> None:
-        if self._on_blocks is not None and (report.events.stored or report.events.removed):
+        if report.events.stored or report.events.removed:
             self._on_blocks(report.events)
         before, self._stats = self._stats, report.stats
         while self._uncounted and self._uncounted[0][0] <= report.submitted:
@@ -285,22 +297,21 @@ class EngineProcess:
             return
         self._child = None
         self._alive.clear()
+        if not self._stopping:  # first of all: whatever a listener does, the engine comes back
+            self._restart = asyncio.get_running_loop().create_task(self._relaunch())
         self._fail_all(
             EngineDiedError(f"the engine's process died (exit status {status}); it is being restarted")
         )
         self._stats = replace(
             self._stats, running=0, waiting=0, queued_prefill_tokens=0, kv_blocks_used=0, kv_blocks_cached=0
         )
-        if self._on_blocks is not None:
-            self._on_blocks(BlockEvents(cleared=True))
+        self._on_blocks(BlockEvents(cleared=True))
         self._tell_stats()
-        if not self._stopping:
-            self._restart = asyncio.get_running_loop().create_task(self._relaunch())
 
     async def _relaunch(self) -> None:
         for attempt in itertools.count():
             await asyncio.sleep(RESTART_DELAYS[min(attempt, len(RESTART_DELAYS) - 1)])
-            with contextlib.suppress(EngineError):
+            with contextlib.suppress(EngineError, OSError):
                 await self._launch()
                 self._tell_stats()
                 return
@@ -314,5 +325,4 @@ class EngineProcess:
                 answer.set_exception(error)
 
     def _tell_stats(self) -> None:
-        if self._on_stats is not None:
-            self._on_stats(self.stats)
+        self._on_stats(self.stats)

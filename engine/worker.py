@@ -9,10 +9,13 @@ import signal
 import sys
 import threading
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
 from engine.messages import (
     Abort,
+    Check,
+    Checked,
     Command,
     Configure,
     Failed,
@@ -27,6 +30,9 @@ from engine.messages import (
     Submit,
 )
 from engine.progress import listen
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
 
 _PR_SET_PDEATHSIG = 1
 
@@ -94,6 +100,8 @@ def _serve(connection: Connection, inbox: queue.SimpleQueue[Command]) -> None:
                     flushes.append(number)
                 case Outline(number, limit):
                     connection.send(Outlined(number, engine.outline(limit)))
+                case Check(number):
+                    connection.send(Checked(number, _problem(engine)))
                 case Configure():
                     raise AssertionError("worker: configured twice")
         outputs = engine.step()
@@ -108,6 +116,14 @@ def _commands(inbox: queue.SimpleQueue[Command], wait: bool) -> list[Command]:
     while not inbox.empty():
         commands.append(inbox.get())
     return commands
+
+
+def _problem(engine: Engine) -> str:
+    try:
+        engine.check()
+    except AssertionError as error:
+        return str(error)
+    return ""
 
 
 def _one_line(error: Exception) -> str:

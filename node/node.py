@@ -7,6 +7,7 @@ import logging
 import random
 import socket
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from certs.credentials import Credentials
@@ -52,8 +53,8 @@ from overlay.core.router import Router
 from overlay.core.routing import Decision
 from overlay.core.types import Address, Epoch, Load, NodeId
 from overlay.core.views import MemberChanged, Notification
-from overlay.net.mesh import Mesh, MeshOptions
 from overlay.net.bootstrap import Seeds
+from overlay.net.mesh import Mesh, MeshOptions
 from rumormill.v1 import admin_pb2_grpc, inference_pb2_grpc, overlay_pb2_grpc
 
 log = logging.getLogger("rumormill.node")
@@ -80,8 +81,10 @@ class Node:
     grpc_server: GrpcServer
     http_server: HttpServer
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, on_progress: Callable[[str], None] = lambda stage: None) -> None:
+        """`on_progress` is told what the start is busy with."""
         self.config = config
+        self._on_progress = on_progress
         self.state = StateDir(config.resolved_state_dir())
         self.token: MeshToken | None = None  # stays so in a mesh with certificates of its own
         self.admission = Admission(config.max_queued_tokens, config.max_running + MAX_WAITING)
@@ -110,12 +113,12 @@ class Node:
         self.state.lock()
         self._stack.callback(self.state.release)
         self._api_keys = ApiKeys(config.api_keys) if config.api_keys else None
+        self._seeds = Seeds(config.peer, config.peer_file)
         self.credentials = self._load_credentials()
         self.tenants = Tenants(self.credentials.block_hash_key, isolated=config.isolate_tenants)
         # Both ports are claimed before the model loads: a port in use is told at once.
         self.grpc_server = GrpcServer(self.listen_host, config.grpc_port, self.credentials)
         self._stack.push_async_callback(self.grpc_server.stop)
-        self._seeds = Seeds(config.peer, config.peer_file)
         http_socket = self._stack.enter_context(_listening_socket(config.http_listen, config.http_port))
         tokenizer = await self._start_engine()
         await self._start_mesh(http_socket)
@@ -170,8 +173,7 @@ class Node:
                 max_running=config.max_running,
                 max_waiting=MAX_WAITING,
             ),
-            on_blocks=self._blocks_changed,
-            on_stats=self._stats_changed,
+            on_progress=self._on_progress,
         )
         self._stack.push_async_callback(self.engine.stop)
         await self.engine.start()
@@ -194,7 +196,7 @@ class Node:
             self.credentials,
             on_news=self._notice,
         )
-        self._stats_changed(self.engine.stats)
+        self.engine.listen(self._blocks_changed, self._stats_changed)
 
     def _make_pipeline(self, tokenizer: Tokenizer) -> None:
         info = self.engine.info

@@ -22,7 +22,15 @@ from engine.errors import (
     ModelNotFoundError,
     PromptTooLongError,
 )
-from engine.interface import BlockEvents, EngineStats, FinishReason, GenerationRequest, SamplingParams
+from engine.interface import (
+    BlockEvents,
+    BlockListener,
+    EngineStats,
+    FinishReason,
+    GenerationRequest,
+    SamplingParams,
+    StatsListener,
+)
 from engine.process import EngineProcess
 
 KEY = b"0123456789abcdef"
@@ -37,8 +45,13 @@ def config(tiny: Callable[[str], Path]) -> EngineConfig:
 
 
 @asynccontextmanager
-async def running(config: EngineConfig, **listeners: Callable[..., None]) -> AsyncIterator[EngineProcess]:
-    engine = EngineProcess(config, **listeners)
+async def running(
+    config: EngineConfig,
+    on_blocks: BlockListener = lambda events: None,
+    on_stats: StatsListener = lambda stats: None,
+) -> AsyncIterator[EngineProcess]:
+    engine = EngineProcess(config)
+    engine.listen(on_blocks, on_stats)
     await engine.start()
     try:
         yield engine
@@ -131,6 +144,35 @@ async def test_a_killed_engine_fails_its_streams_says_so_and_comes_back(config: 
             engine.submit(request(engine, "c"))
         await eventually(lambda: engine.pid is not None)
         assert await collect(engine, "d") == before
+
+
+async def test_an_engine_comes_back_whatever_its_listeners_do(config: EngineConfig) -> None:
+    """A listener that is not ready for news must not keep a dead engine dead."""
+    loop = asyncio.get_running_loop()
+    complaints: list[object] = []
+    loop.set_exception_handler(lambda _, context: complaints.append(context.get("exception")))
+    broken = True
+
+    def listener(news: object) -> None:
+        if broken and isinstance(news, BlockEvents):
+            raise AttributeError("not ready")
+
+    async with running(config, on_blocks=listener, on_stats=listener) as engine:
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        await eventually(lambda: not engine.ready)
+        await eventually(lambda: engine.ready)
+        assert [type(complaint) for complaint in complaints] == [AttributeError]
+        broken = False
+        assert await collect(engine, "a")
+
+
+async def test_the_books_of_the_cache_can_be_checked(config: EngineConfig) -> None:
+    async with running(config) as engine:
+        stream = engine.submit(request(engine, "a", LONG))
+        await anext(stream)
+        assert await engine.check() == ""
+        await stream.aclose()
 
 
 async def test_a_model_that_cannot_load_is_the_child_s_own_error(
