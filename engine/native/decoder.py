@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,10 +40,11 @@ class NativeDecoder:
         self._block_size = options.block_size
         self._units = 4 * options.resolved_threads()
         self._owners: list[object] = []
+        weakref.finalize(self, library.rest)
         self._embedding = weights.read(
             "model.embed_tokens.weight", (config.vocabulary_size, config.hidden_size)
         )
-        packer = MatrixPacker(library, weights, options.precision)
+        packer = MatrixPacker(library, weights, options.precision, options.resolved_threads())
         self._layers = (Layer * config.layers)(
             *(self._layer(index, weights, packer) for index in range(config.layers))
         )

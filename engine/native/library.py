@@ -21,10 +21,11 @@ from engine.cache_folder import cache_folder, locked
 from engine.progress import begin
 
 SOURCE: Final = Path(__file__).parent / "decoder.cpp"
+"""What is compiled; the headers beside it belong to it."""
 FLAGS: Final = (
     "-O3",
     "-std=c++17",
-    "-fopenmp",
+    "-pthread",
     "-fno-math-errno",
     "-shared",
     "-fPIC",
@@ -54,7 +55,7 @@ def load_library() -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise NativeUnavailable(f"{path} doesn't load: {error}") from error
-    library.forward.restype = library.pack.restype = None
+    library.forward.restype = library.pack.restype = library.rest.restype = None
     return library
 
 
@@ -96,13 +97,17 @@ def _compiled_ahead() -> Path:
 
 
 def _path_ahead(level: str) -> Path:
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode())
+    digest = hashlib.sha256(_source() + " ".join(FLAGS).encode())
     return AHEAD / f"decoder-{level}-{digest.hexdigest()[:16]}.so"
+
+
+def _source() -> bytes:
+    return b"".join(file.read_bytes() for file in sorted((*SOURCE.parent.glob("*.h"), SOURCE)))
 
 
 def _key(compiler: str) -> str:
     """Changes with source, flags, compiler and CPU."""
-    digest = hashlib.sha256(SOURCE.read_bytes())
+    digest = hashlib.sha256(_source())
     digest.update(" ".join((compiler, *FLAGS, platform.machine())).encode())
     digest.update("".join(_cpu_flags()).encode())
     return digest.hexdigest()[:24]

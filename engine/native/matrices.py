@@ -13,10 +13,9 @@ from gguf.constants import GGMLQuantizationType
 from torch import Tensor
 
 from engine.config import Precision
+from engine.native.arena import Arena, Bytes
 from engine.native.structures import BLOCK, BLOCK_BYTES, F16, F32, PANEL, Q4, Q8, Matrix
 from engine.weights import StoredRows, Weights
-
-Bytes = npt.NDArray[np.uint8]
 
 _STORED_FORMATS = {
     GGMLQuantizationType.Q8_0: Q8,
@@ -36,10 +35,12 @@ class Packed:
 class MatrixPacker:
     """Reads named projections of one checkpoint and packs them, several of one input as one."""
 
-    def __init__(self, library: ctypes.CDLL, weights: Weights, precision: Precision) -> None:
+    def __init__(self, library: ctypes.CDLL, weights: Weights, precision: Precision, threads: int) -> None:
         self._library = library
         self._weights = weights
         self._precision = precision
+        self._threads = threads
+        self._arena = Arena()
 
     def pack(
         self, parts: dict[str, int], inputs: int, *, interleave: bool = False, has_bias: bool = False
@@ -55,7 +56,7 @@ class MatrixPacker:
             blocks = _repack(kind, rows)
             if interleave:
                 blocks = _interleave(blocks)
-            return _packed(kind, sum(parts.values()), inputs, blocks, bias)
+            return _packed(kind, sum(parts.values()), inputs, self._arena.keep(blocks), bias)
         matrix = torch.cat(
             [self._weights.read(f"{name}.weight", (size, inputs)) for name, size in parts.items()]
         )
@@ -71,7 +72,7 @@ class MatrixPacker:
         outputs, inputs = matrix.shape
         kind = F16 if self._fits_half(matrix) else F32
         panels, blocks = _panels(outputs), -(-inputs // BLOCK)
-        data = np.empty(panels * blocks * BLOCK_BYTES[kind], np.uint8)
+        data = self._arena.take(panels * blocks * BLOCK_BYTES[kind])
         contiguous = matrix.contiguous()
         self._library.pack(
             ctypes.c_void_p(contiguous.data_ptr()),
@@ -79,6 +80,7 @@ class MatrixPacker:
             ctypes.c_int32(outputs),
             ctypes.c_int32(inputs),
             ctypes.c_int32(panels),
+            ctypes.c_int32(self._threads),
             ctypes.c_void_p(data.ctypes.data),
         )
         return _packed(kind, outputs, inputs, data, bias)

@@ -1,13 +1,15 @@
 """One engine under measurement, in a process of its own: JSON lines in on stdin, out on stdout.
 
-Each contender is measured alike, from outside its API: token ids in, greedy tokens out. Only `rumormill` and
-`transformers` need this project's environment. A new one is a class with `run` and `forget`, in CONTENDERS.
+Each contender is measured alike, from outside its API: token ids in, greedy tokens out. `rumormill` and
+`transformers` need this project's environment, the others one of their own. A new one is a class with `run` and
+`forget`, in CONTENDERS.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 Prompts = Sequence[Sequence[int]]
+
+LATE_AFTER = 24
+"""Tokens of the first answer after which late prompts join."""
 
 
 class Contender(Protocol):
@@ -37,20 +42,28 @@ class Rumormill:
             model, precision=precision, threads=threads, prefill_tokens_per_step=512, max_running=64
         )
 
-    def run(self, prompts: Prompts, new_tokens: int) -> list[float]:
-        from engine.interface import GenerationRequest, SamplingParams
-
-        sampling = SamplingParams(max_tokens=new_tokens, ignore_eos=True)
+    def run(self, prompts: Prompts, new_tokens: int, late: Prompts = ()) -> list[float]:
         started = time.perf_counter()
-        for index, prompt in enumerate(prompts):
-            request = GenerationRequest(str(index), tuple(prompt), self._engine.info.namespace, sampling)
-            self._engine.add_request(request)
-        times = []
+        self._add(prompts, new_tokens, "")
+        times: list[float] = []
         while self._engine.busy:
             outputs = self._engine.step()
             now = time.perf_counter() - started
             times += [now for output in outputs if output.request_id == "0"]
+            if late and len(times) >= LATE_AFTER:
+                self._add(late, 1, "late ")
+                late = ()
         return [*times[:-1], time.perf_counter() - started]
+
+    def _add(self, prompts: Prompts, new_tokens: int, prefix: str) -> None:
+        from engine.interface import GenerationRequest, SamplingParams
+
+        sampling = SamplingParams(max_tokens=new_tokens, ignore_eos=True)
+        for index, prompt in enumerate(prompts):
+            name = f"{prefix}{index}"
+            self._engine.add_request(
+                GenerationRequest(name, tuple(prompt), self._engine.info.namespace, sampling)
+            )
 
     def forget(self) -> None:
         self._engine.flush()
@@ -143,10 +156,76 @@ class LlamaCpp:
         self._reuse = False
 
 
-CONTENDERS: dict[str, Callable[[str, str, int], Contender]] = {
+class ContinuousBatching:
+    """transformers' `generate_batch` on paged attention."""
+
+    def __init__(self, model: str, precision: str, threads: int) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, ContinuousBatchingConfig
+
+        torch.set_num_threads(threads)
+        self._model = AutoModelForCausalLM.from_pretrained(
+            model, dtype=getattr(torch, {"fp32": "float32"}[precision]), attn_implementation="sdpa"
+        )
+        self._batching = ContinuousBatchingConfig(page_size=16, num_blocks=1024, max_batch_tokens=512)
+
+    def run(self, prompts: Prompts, new_tokens: int) -> list[float]:
+        from transformers import GenerationConfig
+
+        config = GenerationConfig(max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)
+        started = time.perf_counter()
+        self._model.generate_batch(
+            [list(prompt) for prompt in prompts],
+            generation_config=config,
+            continuous_batching_config=self._batching,
+            warmup=False,
+        )
+        return [time.perf_counter() - started]
+
+    def forget(self) -> None:
+        """Each call of `generate_batch` starts with an empty cache."""
+
+
+class VLLM:
+    """vLLM's CPU build, in process, compiled."""
+
+    def __init__(self, model: str, precision: str, threads: int) -> None:
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{threads - 1}"
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = "4"
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        from vllm import LLM  # type: ignore[import-not-found]  # installed only to be measured
+
+        self._model = LLM(
+            model=model,
+            dtype={"fp32": "float32"}[precision],
+            block_size=32,
+            max_num_seqs=64,
+            max_model_len=4096,
+            enable_prefix_caching=True,
+            disable_log_stats=True,
+        )
+
+    def run(self, prompts: Prompts, new_tokens: int) -> list[float]:
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(
+            temperature=0, max_tokens=new_tokens, min_tokens=new_tokens, ignore_eos=True, detokenize=False
+        )
+        started = time.perf_counter()
+        asked = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        self._model.generate(asked, sampling, use_tqdm=False)
+        return [time.perf_counter() - started]
+
+    def forget(self) -> None:
+        self._model.reset_prefix_cache()
+
+
+CONTENDERS: dict[str, Callable[[str, str, int], Any]] = {
     "rumormill": Rumormill,
     "transformers": Transformers,
+    "transformers-continuous": ContinuousBatching,
     "llama.cpp": LlamaCpp,
+    "vllm": VLLM,
 }
 
 
@@ -158,14 +237,17 @@ def main() -> None:
     parser.add_argument("--precision", required=True)
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever an engine prints must not come between the answers
     contender = CONTENDERS[options.contender](options.model, options.precision, options.threads)
-    print(json.dumps({"ready": True}), flush=True)
+    print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         task = json.loads(line)
         if task["forget"]:
             contender.forget()
-        times = contender.run(task["prompts"], task["new_tokens"])
-        print(json.dumps({"times": times}), flush=True)
+        late = {"late": task["late"]} if task["late"] else {}
+        times = contender.run(task["prompts"], task["new_tokens"], **late)
+        print(json.dumps({"times": times}), file=answers, flush=True)
 
 
 if __name__ == "__main__":
