@@ -26,12 +26,11 @@ class DecisionFeed:
     """Fans decisions out to any number of watchers."""
 
     def __init__(self) -> None:
+        self.last: RecordedDecision | None = None
         self._watchers: set[asyncio.Queue[RecordedDecision]] = set()
 
     def publish(self, request: Request, decision: Decision) -> None:
-        if not self._watchers:
-            return
-        recorded = RecordedDecision(request, decision, time.time())
+        self.last = recorded = RecordedDecision(request, decision, time.time())
         for queue in self._watchers:
             if queue.full():
                 queue.get_nowait()

@@ -114,12 +114,12 @@ def show(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"certificates": rows}))
         return
-    from node.cli.table import plain_table, terminal
+    from node.cli.table import plain_table, print_table
 
     table = plain_table("for", "serial", "from", "until")
     for row in rows:
         table.add_row(row["for"], row["serial"], row["not_before"], row["not_after"])
-    terminal().print(table)
+    print_table(table)
 
 
 def _row(summary: CertificateSummary) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def doctor(
             mdns=mdns,
         )
     )
+    checks += _node(target)
     if as_json:
         click.echo(json.dumps({"checks": [check.as_object() for check in checks]}))
     else:
@@ -68,9 +69,27 @@ def doctor(
         raise SystemExit(1)
 
 
+def _node(target: Target) -> list[Check]:
+    """A look at the running node, for those who may look."""
+    from certs.errors import CertsError
+    from certs.roles import Role
+    from node.client import Client
+    from node.doctor import check_node
+
+    try:
+        credentials = target.credentials(Role.OPERATOR)
+    except (StartupError, CertsError):
+        return []
+    with Client(target.node, credentials) as client:
+        return [check_node(client)]
+
+
 def _print(checks: list[Check]) -> None:
+    from node.cli.table import terminal
+
+    console = terminal()
     for check in checks:
-        click.secho(f"{check.severity:>8}", fg=COLOURS[check.severity], nl=False)
-        click.echo(f"  {check.name}: {check.detail}")
+        console.print(f"{check.severity:>8}", style=COLOURS[check.severity], end="")
+        console.print(f"  {check.name}: {check.detail}")
         if check.remedy:
-            click.echo(f"{'':10}-> {check.remedy}")
+            console.print(f"{'':10}-> {check.remedy}")

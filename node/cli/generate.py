@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from node.cli.options import Target, json_option, node_options
-from node.cli.prompts import as_prompt, as_sampling, raw_option, sampling_options, system_option
+from node.cli.prompts import (
+    as_prompt,
+    as_sampling,
+    policy_option,
+    prompt_argument,
+    raw_option,
+    read_prompt,
+    sampling_options,
+    system_option,
+)
+from node.cli.screen import note
 
 if TYPE_CHECKING:
     from rumormill.v1 import inference_pb2
 
 
 @click.command(short_help="Answer one prompt.")
-@click.argument("prompt", required=False)
+@prompt_argument
 @raw_option
 @system_option
 @sampling_options
-@click.option("--policy", default="", help="Routing policy for this request; the node's own by default.")
+@policy_option
 @node_options
 @json_option
 def generate(
     prompt: str | None,
+    file: Path | None,
     raw: bool,
     system: str | None,
     max_tokens: int,
@@ -34,29 +45,31 @@ def generate(
     top_k: int,
     seed: int | None,
     stop: tuple[str, ...],
-    policy: str,
+    policy: str | None,
     target: Target,
     as_json: bool,
 ) -> None:
     """Answer one prompt, streamed to standard output.
 
-    PROMPT is read from standard input when it is "-" or left out. On a terminal a last line on standard
-    error says which node answered and how much of the prompt it had cached.
+    The prompt is PROMPT, or what is in --file, or what comes on standard input. On a terminal a last line on
+    standard error says which node answered and how much of the prompt it had cached.
     """
     from certs.roles import Role
 
-    text = sys.stdin.read() if prompt in (None, "-") else str(prompt)
+    text = read_prompt(prompt, file)
     sampling = as_sampling(max_tokens, temperature, top_p, top_k, seed, stop)
     answer = Answer(echo=not as_json)
     with target.client(Role.CLIENT) as client:
-        for response in client.generate(as_prompt(text, system=system, raw=raw), sampling, policy=policy):
-            answer.add(response)
+        question = as_prompt(text, system=system, raw=raw)
+        try:
+            for response in client.generate(question, sampling, policy=policy or ""):
+                answer.add(response)
+        finally:
+            answer.end_line()
     if as_json:
         click.echo(json.dumps(answer.as_object()))
     else:
-        click.echo()
-        if sys.stderr.isatty():
-            click.secho(answer.summary(), err=True, dim=True)
+        note(answer.summary())
 
 
 class Answer:
@@ -77,6 +90,11 @@ class Answer:
             if self._echo:
                 click.echo(response.text, nl=False)
         self._last = response
+
+    def end_line(self) -> None:
+        """Ends the line of what was shown, complete or not."""
+        if self._echo and self.text:
+            click.echo()
 
     def as_object(self) -> dict[str, Any]:
         from rumormill.v1 import inference_pb2

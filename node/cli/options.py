@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from certs.roles import Role
     from node.client import Client
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C: 128 and the signal's number, as a shell has it."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 
 _OPTIONS = (

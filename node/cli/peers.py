@@ -48,13 +48,10 @@ def _own_row(status: admin_pb2.GetStatusResponse) -> dict[str, Any]:
 
 
 def _peer_row(peer: admin_pb2.Peer) -> dict[str, Any]:
-    from rumormill.v1 import overlay_pb2
-
-    state = overlay_pb2.MemberState.Name(peer.state).removeprefix("MEMBER_STATE_").lower()
     return {
         "node_id": peer.node_id,
         "is_self": False,
-        "state": "candidate" if state == "unspecified" else state,
+        "state": state_of(peer),
         "connected": peer.connected,
         "addresses": [f"{a.host}:{a.port}" for a in peer.addresses],
         "model": peer.model,
@@ -68,30 +65,44 @@ def _peer_row(peer: admin_pb2.Peer) -> dict[str, Any]:
     }
 
 
+def state_of(peer: admin_pb2.Peer) -> str:
+    """What the asked node believes of a peer."""
+    from rumormill.v1 import overlay_pb2
+
+    state = overlay_pb2.MemberState.Name(peer.state).removeprefix("MEMBER_STATE_").lower()
+    return "candidate" if state == "unspecified" else state
+
+
 def _print(mesh_id: str, rows: list[dict[str, Any]]) -> None:
+    from node.cli.table import plain_table, print_table, terminal
 
-    from node.cli.table import plain_table, terminal
-
-    table = plain_table(
-        "node", "state", "address", ">rtt ms", ">requests", ">queued", ">ms/token", ">blocks", "model"
-    )
+    models = {row["model"] for row in rows if row["model"]}
+    headings = ["node", "state", "address", ">rtt ms", ">reqs", ">queued", ">ms/token", ">blocks"]
+    table = plain_table(*headings, *(["model"] if len(models) > 1 else []))
     for row in rows:
-        table.add_row(
+        cells = [
             row["node_id"][:8] + ("*" if row["is_self"] else ""),
             row["state"] if row["connected"] else f"{row['state']}, apart",
-            ", ".join(row["addresses"]),
+            _addresses(row["addresses"]),
             "-" if row["is_self"] else f"{row['rtt_ms']:.1f}",
             str(row["running"] + row["waiting"]),
             str(row["queued_prefill_tokens"]),
             f"{row['ms_per_prefill_token']:.2f}",
             str(row["cached_blocks"]),
-            row["model"],
-        )
+        ]
+        table.add_row(*cells, *([row["model"]] if len(models) > 1 else []))
     console = terminal()
-    console.print(f"mesh {mesh_id}; * is the node that was asked")
-    console.print(table)
+    model = f" serves {models.pop()}" if len(models) == 1 else ""
+    console.print(f"mesh {mesh_id}{model}; * is the node that was asked")
+    print_table(table)
     if len(rows) == 1:
         console.print(
             "No peers yet. On each other machine run `rumormill up --token ...` with this mesh's token; "
             "where multicast doesn't reach, add `--peer HOST:PORT`."
         )
+
+
+def _addresses(addresses: list[str]) -> str:
+    """The first one, and how many more there are."""
+    more = f" +{len(addresses) - 1}" if len(addresses) > 1 else ""
+    return f"{addresses[0]}{more}" if addresses else "-"

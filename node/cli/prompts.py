@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from node.cli.screen import note
+from node.errors import NodeError
+from overlay.core.routing import POLICIES
 
 if TYPE_CHECKING:
     from rumormill.v1 import inference_pb2
@@ -17,6 +23,12 @@ raw_option = click.option(
 )
 system_option = click.option("--system", metavar="TEXT", help="System prompt; the model's own by default.")
 
+policy_option = click.option(
+    "--policy",
+    type=click.Choice(list(POLICIES)),
+    help="Routing policy for this request; the node's own by default.",
+)
+
 _SAMPLING = (
     click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), default=256, show_default=True),
     click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
@@ -27,6 +39,41 @@ _SAMPLING = (
         "--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated."
     ),
 )
+
+
+def prompt_argument(command: Command) -> Command:
+    """Adds PROMPT and --file."""
+    command = click.option(
+        "--file",
+        "-f",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="Read the prompt from this file.",
+    )(command)
+    return click.argument("prompt", required=False)(command)
+
+
+def read_prompt(prompt: str | None, file: Path | None) -> str:
+    """The prompt as given, or from a file, or from standard input; raises PromptError or UsageError."""
+    if file is not None:
+        if prompt is not None:
+            raise click.UsageError("give PROMPT or --file, not both")
+        return _decoded(f"{file}", file.read_bytes())
+    if prompt is not None and prompt != "-":
+        return prompt
+    if sys.stdin.isatty():
+        note("type the prompt; Ctrl-D on a line of its own ends it")
+    return _decoded("standard input", sys.stdin.buffer.read())
+
+
+class PromptError(NodeError):
+    """A prompt that can't be read."""
+
+
+def _decoded(source: str, content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{source} is not UTF-8 text (byte {error.start}); convert it first") from None
 
 
 def sampling_options(command: Command) -> Command:

@@ -66,7 +66,7 @@ def overlay(
 
 
 def _print(report: OverlayReport) -> None:
-    from node.cli.table import plain_table, terminal
+    from node.cli.table import plain_table, print_table, terminal
 
     def seconds(value: float | None) -> str:
         return "never" if value is None else f"{value:.1f} s"
@@ -86,7 +86,7 @@ def _print(report: OverlayReport) -> None:
         table.add_row(name, value)
     console = terminal()
     console.print(f"{report.nodes} nodes, loss {report.loss:.0%}, seed {report.seed}")
-    console.print(table)
+    print_table(table)
 
 
 @sim.command()
@@ -102,6 +102,11 @@ def _print(report: OverlayReport) -> None:
 @click.option("--skew", type=click.FloatRange(0), default=0.0, show_default=True, help="Zipf exponent.")
 @click.option("--load", type=click.FloatRange(0, min_open=True), default=0.6, help="Share of capacity.")
 @click.option("--requests", type=click.IntRange(2, 100_000), default=400, show_default=True)
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File of `bench --calibrate`; by default the engine that each workload is meant for.",
+)
 @click.option("--gossip-s", type=click.FloatRange(0), default=1.0, show_default=True, help="Age of hearsay.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @json_option
@@ -113,6 +118,7 @@ def routing(
     skew: float,
     load: float,
     requests: int,
+    calibration: Path | None,
     gossip_s: float,
     seed: int,
     as_json: bool,
@@ -122,9 +128,14 @@ def routing(
     The shipped router decides; the engine is a model of the real one. The first quarter of the requests
     warms the mesh up, and doesn't count.
     """
+    from overlay.sim.routing.calibration import Calibration, CalibrationError
     from overlay.sim.routing.run import run_routing
     from overlay.sim.routing.workloads import WorkloadError
 
+    try:
+        engine = Calibration.from_json(calibration) if calibration else None
+    except CalibrationError as error:
+        raise click.UsageError(str(error)) from None
     reports = []
     for name in workload.split(","):
         try:
@@ -139,6 +150,7 @@ def routing(
                     requests=requests,
                     gossip_s=gossip_s,
                     seed=seed,
+                    calibration=engine,
                 )
             )
         except WorkloadError as error:
@@ -151,7 +163,7 @@ def routing(
 
 
 def _print_routing(report: RoutingReport) -> None:
-    from node.cli.table import plain_table, terminal
+    from node.cli.table import plain_table, print_table, terminal
     from overlay.sim.routing.report import ROW_TITLES
 
     table = plain_table(ROW_TITLES[0], *(f">{title}" for title in ROW_TITLES[1:]))
@@ -160,4 +172,4 @@ def _print_routing(report: RoutingReport) -> None:
     console = terminal()
     cell = report.cell
     console.print(f"\n{cell.workload}: {cell.nodes} nodes, {cell.delay_ms:g} ms, load {cell.load:.0%}")
-    console.print(table)
+    print_table(table)

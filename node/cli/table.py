@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
-PIPE_COLUMNS = 200
-"""Width where no terminal sets one: nothing is cut for a program or a file."""
+WIDEST = 1000
+"""Columns that a table may ask for; what is wider than the terminal is the terminal's to wrap."""
 
 
 def plain_table(*headings: str) -> Table:
@@ -19,6 +20,15 @@ def plain_table(*headings: str) -> Table:
 
 
 def terminal() -> Console:
-    """Standard output, as wide as its terminal."""
-    console = Console(markup=False)  # peers and models choose some of what is shown
-    return console if console.is_terminal else Console(width=PIPE_COLUMNS, markup=False)
+    """Standard output. Peers and models choose some of what is shown, so nothing in it is markup."""
+    console = Console(markup=False, highlight=False)
+    console.soft_wrap = not console.is_terminal  # a program gets each line whole
+    return console
+
+
+def print_table(table: Table) -> None:
+    """Prints a table whole, however wide the terminal is."""
+    console = terminal()
+    widest = console.options.update(max_width=WIDEST)
+    console.width = max(Measurement.get(console, widest, table).maximum, console.width)
+    console.print(table, crop=False)

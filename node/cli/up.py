@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -15,13 +16,17 @@ import click
 from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
-from node.cli.options import json_option
+from node.cli.options import INTERRUPTED, json_option
+from node.cli.screen import is_live
+from node.cli.stages import Tell, stages
 from node.config import ENVIRONMENT_PREFIX, NodeConfig, make_config, option_name, read_config_file
 from node.errors import StartupError
 from node.logs import setup_logging
 
 if TYPE_CHECKING:
     from node.node import Node
+
+log = logging.getLogger("rumormill.node")
 
 
 def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +77,7 @@ def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Calla
 @click.pass_context
 def up(
     context: click.Context, /, config_file: Path | None, until_eof: bool, as_json: bool, **given: Any
-) -> None:
+) -> int:
     """Start a node and serve until Ctrl-C.
 
     Without --token it makes one, listens on this machine only, and prints the line that lets others join.
@@ -83,33 +88,24 @@ def up(
         if name not in values or context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             values[name] = value
     config = make_config(values)
-    quiet = as_json or sys.stdout.isatty()
+    quiet = as_json or is_live()
     level = ("warning" if quiet else "info") if config.log_level == "auto" else config.log_level
     setup_logging(level, config.log_format)
-    asyncio.run(_serve(config, until_eof=until_eof, as_json=as_json))
+    return asyncio.run(_run(config, until_eof=until_eof, as_json=as_json))
 
 
-async def _serve(config: NodeConfig, *, until_eof: bool, as_json: bool) -> None:
-    from node.node import Node
-
-    node = Node(config)
+async def _run(config: NodeConfig, *, until_eof: bool, as_json: bool) -> int:
+    """Starts a node and serves; the exit status."""
     interrupted = asyncio.Event()
     loop = asyncio.get_running_loop()
-    starting = asyncio.create_task(node.start())
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted.set)
     if until_eof:
         _watch_input(loop, interrupted.set)
-    if not as_json:
-        click.echo(f"loading {config.model} ...", err=True)
-    stop = asyncio.create_task(interrupted.wait())
-    await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        return
-    stop.cancel()
-    await starting
+    with stages(lambda stage: log.info("starting", extra={"stage": stage})) as tell:
+        node = await _start(config, tell, interrupted)
+    if node is None:
+        return INTERRUPTED
     click.echo(json.dumps(_ready(node)) if as_json else _welcome(node))
     sys.stdout.flush()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -118,7 +114,39 @@ async def _serve(config: NodeConfig, *, until_eof: bool, as_json: bool) -> None:
         _watch_input(loop, node.stop_now)
     if interrupted.is_set():
         node.stop_now()
-    await node.run()
+    await _serve(node, shown=is_live() and not as_json)
+    return 0
+
+
+async def _start(config: NodeConfig, tell: Tell, interrupted: asyncio.Event) -> Node | None:
+    """A node that serves, or None if it was interrupted before it did."""
+    tell("starting")
+    from node.node import Node
+
+    node = Node(config, tell)
+    starting = asyncio.create_task(node.start())
+    stop = asyncio.create_task(interrupted.wait())
+    await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return None
+    stop.cancel()
+    await starting
+    return node
+
+
+async def _serve(node: Node, *, shown: bool) -> None:
+    """Serves until told to stop, with a live status if it is `shown`."""
+    from node.cli.status import show_status
+
+    status = asyncio.create_task(show_status(node)) if shown else None
+    try:
+        await node.run()
+    finally:
+        if status is not None:
+            status.cancel()
+            await asyncio.gather(status, return_exceptions=True)
 
 
 def _watch_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:

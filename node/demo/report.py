@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from node.cli.table import plain_table
+from node.cli.table import plain_table, print_table
 from node.demo.runner import PolicyRun, Result
 
 ANSWER_CHARACTERS = 8
@@ -46,7 +46,7 @@ def print_requests(console: Console, run: PolicyRun, names: dict[str, str]) -> N
             result.error or result.text[:ANSWER_CHARACTERS],
         )
     console.print(f"\npolicy {run.policy}: tokens of each prompt, predicted and found in the cache")
-    console.print(table)
+    print_table(table)
 
 
 def print_summary(console: Console, runs: Sequence[PolicyRun]) -> None:
@@ -65,7 +65,7 @@ def print_summary(console: Console, runs: Sequence[PolicyRun]) -> None:
             f"{run.gossip_bytes / 1000:.1f}",
         )
     console.print("\nthe same requests under each policy")
-    console.print(table)
+    print_table(table)
     total = len(runs[0].results)
     console.print(f"identical answers under every policy: {identical_answers(runs)} of {total}")
 

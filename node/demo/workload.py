@@ -38,7 +38,7 @@ class Subject:
 def load_subjects() -> list[Subject]:
     """The subjects that ship with the package."""
     table = json.loads(files("node").joinpath("data/mmlu_sample.json").read_text("utf-8"))
-    return [_subject(entry) for entry in table["subjects"]]
+    return [subject_of(entry["name"], entry["dev"], entry["test"]) for entry in table["subjects"]]
 
 
 def make_workload(
@@ -58,14 +58,14 @@ def make_workload(
     return workload
 
 
-def _subject(entry: dict[str, Any]) -> Subject:
-    name = entry["name"]
+def subject_of(name: str, dev: Sequence[dict[str, Any]], test: Sequence[dict[str, Any]]) -> Subject:
+    """From items with `question`, `choices` and the right letter as `answer`."""
     title = name.replace("_", " ")
-    examples = "".join(f"{_question(example)} {example['answer']}\n\n" for example in entry["dev"])
+    examples = "".join(f"{_question(example)} {example['answer']}\n\n" for example in dev)
     return Subject(
         name,
         f"The following are multiple choice questions (with answers) about {title}.\n\n{examples}",
-        tuple((_question(test), test["answer"]) for test in entry["test"]),
+        tuple((_question(item), item["answer"]) for item in test),
     )
 
 

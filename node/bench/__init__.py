@@ -1,0 +1,1 @@
+"""Benchmarks of a running mesh, and of the engine alone."""
