@@ -18,8 +18,8 @@ ALIGNMENT: Final = 64
 class Arena:
     """Hands out parts of large anonymous mappings; they live as long as any array in them.
 
-    A step reads every weight once, from one end to the other: with 4 KiB pages the look-ups of their addresses
-    cost several per cent of it.
+    A step reads every weight once, from one end to the other: with 4 KiB pages, looking their addresses up
+    costs several per cent of it.
     """
 
     def __init__(self) -> None:

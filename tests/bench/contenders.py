@@ -1,8 +1,8 @@
 """One engine under measurement, in a process of its own: JSON lines in on stdin, out on stdout.
 
 Each contender is measured alike, from outside its API: token ids in, greedy tokens out. `rumormill` and
-`transformers` need this project's environment, the others one of their own. A new one is a class with `run` and
-`forget`, in CONTENDERS.
+`transformers` need this project's environment, the others one of their own. A new one is a class with `run`
+and `forget`, in CONTENDERS.
 """
 
 from __future__ import annotations
