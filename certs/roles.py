@@ -32,6 +32,7 @@ ALLOWED_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
         "/rumormill.v1.Admin/ExplainRoute": OPERATORS,
         "/rumormill.v1.Admin/WatchRoutes": OPERATORS,
         "/rumormill.v1.Admin/FlushCache": OPERATORS,
+        "/rumormill.v1.Admin/CheckCache": OPERATORS,
         "/rumormill.v1.Admin/Drain": OPERATORS,
         "/grpc.health.v1.Health/Check": ANYONE,
         "/grpc.health.v1.Health/List": ANYONE,

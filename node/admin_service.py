@@ -127,6 +127,14 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             await self._node.engine.flush()
         return admin_pb2.FlushCacheResponse()
 
+    async def CheckCache(
+        self,
+        request: admin_pb2.CheckCacheRequest,
+        context: grpc.aio.ServicerContext[admin_pb2.CheckCacheRequest, admin_pb2.CheckCacheResponse],
+    ) -> admin_pb2.CheckCacheResponse:
+        async with grpc_statuses(context):
+            return admin_pb2.CheckCacheResponse(problem=await self._node.engine.check())
+
     async def Drain(
         self,
         request: admin_pb2.DrainRequest,

@@ -138,6 +138,13 @@ class Client:
         except grpc.RpcError as error:
             raise self._failure(error) from None
 
+    def check_cache(self) -> str:
+        """What is wrong with the books of the node's prefix cache; empty when nothing is."""
+        try:
+            return self._admin.CheckCache(admin_pb2.CheckCacheRequest(), timeout=ANSWER_SECONDS).problem
+        except grpc.RpcError as error:
+            raise self._failure(error) from None
+
     def _failure(self, error: grpc.RpcError) -> ClientError:
         call = cast(grpc.Call, error)  # what a channel raises is both
         code, details = call.code(), call.details() or ""

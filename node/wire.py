@@ -109,6 +109,7 @@ def model_to_pb(info: EngineInfo) -> inference_pb2.Model:
         context_tokens=info.context_tokens,
         block_size=info.block_size,
         namespace=info.namespace.model,
+        backend=info.backend,
     )
 
 

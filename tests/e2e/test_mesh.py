@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 
@@ -75,6 +76,14 @@ def test_explain_shows_candidates_times_and_the_reason(mesh: LocalMesh, node: li
     shown = rumormill("explain", QUESTION, *node).out
     assert "chosen" in shown
     assert "PREFILL MS" in shown
+
+
+def test_the_doctor_looks_at_the_engine_of_a_running_node(node: list[str]) -> None:
+    """Other things may be wrong with this machine; here only the node counts."""
+    checks = json.loads(rumormill("doctor", "--no-mdns", *node, "--json").out)["checks"]
+    (found,) = [check for check in checks if check["name"] == "node"]
+    assert found["severity"] == "ok"
+    assert re.search(r"on the (native|torch|triton) backend; \d+ cached blocks in order", found["detail"])
 
 
 def test_generate_streams_text_and_says_where_from(mesh: LocalMesh, node: list[str]) -> None:

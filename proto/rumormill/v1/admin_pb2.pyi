@@ -403,3 +403,28 @@ class FlushCacheResponse(google.protobuf.message.Message):
     ) -> None: ...
 
 Global___FlushCacheResponse: typing_extensions.TypeAlias = FlushCacheResponse
+
+@typing.final
+class CheckCacheRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___CheckCacheRequest: typing_extensions.TypeAlias = CheckCacheRequest
+
+@typing.final
+class CheckCacheResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROBLEM_FIELD_NUMBER: builtins.int
+    problem: builtins.str
+    def __init__(
+        self,
+        *,
+        problem: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["problem", b"problem"]) -> None: ...
+
+Global___CheckCacheResponse: typing_extensions.TypeAlias = CheckCacheResponse

@@ -59,6 +59,11 @@ class AdminStub(object):
                 request_serializer=rumormill_dot_v1_dot_admin__pb2.FlushCacheRequest.SerializeToString,
                 response_deserializer=rumormill_dot_v1_dot_admin__pb2.FlushCacheResponse.FromString,
                 _registered_method=True)
+        self.CheckCache = channel.unary_unary(
+                '/rumormill.v1.Admin/CheckCache',
+                request_serializer=rumormill_dot_v1_dot_admin__pb2.CheckCacheRequest.SerializeToString,
+                response_deserializer=rumormill_dot_v1_dot_admin__pb2.CheckCacheResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/rumormill.v1.Admin/Drain',
                 request_serializer=rumormill_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
@@ -102,6 +107,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckCache(self, request, context):
+        """Whether the books of the prefix cache agree with one another.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Drain(self, request, context):
         """Takes no new work, tells the peers, finishes what runs, then ends the process with status 0.
         """
@@ -136,6 +148,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.FlushCache,
                     request_deserializer=rumormill_dot_v1_dot_admin__pb2.FlushCacheRequest.FromString,
                     response_serializer=rumormill_dot_v1_dot_admin__pb2.FlushCacheResponse.SerializeToString,
+            ),
+            'CheckCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckCache,
+                    request_deserializer=rumormill_dot_v1_dot_admin__pb2.CheckCacheRequest.FromString,
+                    response_serializer=rumormill_dot_v1_dot_admin__pb2.CheckCacheResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -278,6 +295,33 @@ class Admin(object):
             '/rumormill.v1.Admin/FlushCache',
             rumormill_dot_v1_dot_admin__pb2.FlushCacheRequest.SerializeToString,
             rumormill_dot_v1_dot_admin__pb2.FlushCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rumormill.v1.Admin/CheckCache',
+            rumormill_dot_v1_dot_admin__pb2.CheckCacheRequest.SerializeToString,
+            rumormill_dot_v1_dot_admin__pb2.CheckCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

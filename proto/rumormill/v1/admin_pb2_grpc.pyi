@@ -105,6 +105,22 @@ _AdminFlushCacheType = typing_extensions.TypeVar(
     ],
 )
 
+_AdminCheckCacheType = typing_extensions.TypeVar(
+    '_AdminCheckCacheType',
+    grpc.UnaryUnaryMultiCallable[
+        rumormill.v1.admin_pb2.CheckCacheRequest,
+        rumormill.v1.admin_pb2.CheckCacheResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        rumormill.v1.admin_pb2.CheckCacheRequest,
+        rumormill.v1.admin_pb2.CheckCacheResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        rumormill.v1.admin_pb2.CheckCacheRequest,
+        rumormill.v1.admin_pb2.CheckCacheResponse,
+    ],
+)
+
 _AdminDrainType = typing_extensions.TypeVar(
     '_AdminDrainType',
     grpc.UnaryUnaryMultiCallable[
@@ -121,7 +137,7 @@ _AdminDrainType = typing_extensions.TypeVar(
     ],
 )
 
-class AdminStub(typing.Generic[_AdminGetStatusType, _AdminListPeersType, _AdminExplainRouteType, _AdminWatchRoutesType, _AdminFlushCacheType, _AdminDrainType]):
+class AdminStub(typing.Generic[_AdminGetStatusType, _AdminListPeersType, _AdminExplainRouteType, _AdminWatchRoutesType, _AdminFlushCacheType, _AdminCheckCacheType, _AdminDrainType]):
     @typing.overload
     def __init__(self: AdminStub[
         grpc.UnaryUnaryMultiCallable[
@@ -143,6 +159,10 @@ class AdminStub(typing.Generic[_AdminGetStatusType, _AdminListPeersType, _AdminE
         grpc.UnaryUnaryMultiCallable[
             rumormill.v1.admin_pb2.FlushCacheRequest,
             rumormill.v1.admin_pb2.FlushCacheResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            rumormill.v1.admin_pb2.CheckCacheRequest,
+            rumormill.v1.admin_pb2.CheckCacheResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             rumormill.v1.admin_pb2.DrainRequest,
@@ -173,6 +193,10 @@ class AdminStub(typing.Generic[_AdminGetStatusType, _AdminListPeersType, _AdminE
             rumormill.v1.admin_pb2.FlushCacheResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            rumormill.v1.admin_pb2.CheckCacheRequest,
+            rumormill.v1.admin_pb2.CheckCacheResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             rumormill.v1.admin_pb2.DrainRequest,
             rumormill.v1.admin_pb2.DrainResponse,
         ],
@@ -190,6 +214,9 @@ class AdminStub(typing.Generic[_AdminGetStatusType, _AdminListPeersType, _AdminE
 
     FlushCache: _AdminFlushCacheType
     """Forgets every cached block that no running request holds."""
+
+    CheckCache: _AdminCheckCacheType
+    """Whether the books of the prefix cache agree with one another."""
 
     Drain: _AdminDrainType
     """Takes no new work, tells the peers, finishes what runs, then ends the process with status 0."""
@@ -214,6 +241,10 @@ AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryUnaryMultiCallable[
         rumormill.v1.admin_pb2.FlushCacheRequest,
         rumormill.v1.admin_pb2.FlushCacheResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        rumormill.v1.admin_pb2.CheckCacheRequest,
+        rumormill.v1.admin_pb2.CheckCacheResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         rumormill.v1.admin_pb2.DrainRequest,
@@ -259,6 +290,14 @@ class AdminServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[rumormill.v1.admin_pb2.FlushCacheResponse, collections.abc.Awaitable[rumormill.v1.admin_pb2.FlushCacheResponse]]:
         """Forgets every cached block that no running request holds."""
+
+    @abc.abstractmethod
+    def CheckCache(
+        self,
+        request: rumormill.v1.admin_pb2.CheckCacheRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rumormill.v1.admin_pb2.CheckCacheResponse, collections.abc.Awaitable[rumormill.v1.admin_pb2.CheckCacheResponse]]:
+        """Whether the books of the prefix cache agree with one another."""
 
     @abc.abstractmethod
     def Drain(

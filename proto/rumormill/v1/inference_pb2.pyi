@@ -448,10 +448,13 @@ class Model(google.protobuf.message.Message):
     CONTEXT_TOKENS_FIELD_NUMBER: builtins.int
     BLOCK_SIZE_FIELD_NUMBER: builtins.int
     NAMESPACE_FIELD_NUMBER: builtins.int
+    BACKEND_FIELD_NUMBER: builtins.int
     name: builtins.str
     context_tokens: builtins.int
     block_size: builtins.int
     namespace: builtins.bytes
+    backend: builtins.str
+    """what computes: "native", "torch" or "triton" """
     def __init__(
         self,
         *,
@@ -459,8 +462,9 @@ class Model(google.protobuf.message.Message):
         context_tokens: builtins.int = ...,
         block_size: builtins.int = ...,
         namespace: builtins.bytes = ...,
+        backend: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block_size", b"block_size", "context_tokens", b"context_tokens", "name", b"name", "namespace", b"namespace"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backend", b"backend", "block_size", b"block_size", "context_tokens", b"context_tokens", "name", b"name", "namespace", b"namespace"]) -> None: ...
 
 Global___Model: typing_extensions.TypeAlias = Model
 
