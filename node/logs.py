@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 OUR_LOGGERS = ("node", "overlay", "engine", "certs", "rumormill")
-"""Whose lines --log-level is about; other libraries speak from warnings on."""
+"""Whose lines --log-level is about; other libraries speak of errors only."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -26,7 +26,7 @@ def setup_logging(level: str, style: str) -> None:
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.INFO if level == "debug" else logging.WARNING)
+    root.setLevel(logging.INFO if level == "debug" else logging.ERROR)
     for name in OUR_LOGGERS:
         logging.getLogger(name).setLevel(level.upper())
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from node.bench.results import Result
-from node.bench.workloads import BenchError
+from node.bench.workloads import PlanError
 
 try:
     from matplotlib.figure import Figure
 except ImportError:
-    raise BenchError("--plot needs matplotlib; run: pip install 'rumormill[plot]'") from None
+    raise PlanError("--plot needs matplotlib; run: pip install 'rumormill[plot]'") from None
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,9 +24,9 @@ WINDOW = 20
 
 
 def check_path(path: Path) -> None:
-    """Raises BenchError for a kind of file that can't be written."""
+    """Raises PlanError for a kind of file that can't be written."""
     if path.suffix.lower() not in FORMATS:
-        raise BenchError(f"--plot {path}: choose a name that ends in {', '.join(FORMATS)}")
+        raise PlanError(f"--plot {path}: choose a name that ends in {', '.join(FORMATS)}")
 
 
 def plot(runs: Mapping[str, Sequence[Result]], names: Mapping[str, str], title: str, path: Path) -> None:

@@ -30,7 +30,11 @@ SHARED_SUFFIX_TOKENS = 64
 
 
 class BenchError(NodeError):
-    """The benchmark can't be run as asked."""
+    """The benchmark can't go on."""
+
+
+class PlanError(BenchError):
+    """It was asked for something that can't be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,11 @@ class WorkloadOptions:
     data: Path | None
 
     def folder(self, name: str, workload: str) -> Path:
-        """Raises BenchError."""
+        """Raises PlanError."""
         if self.data is None:
-            raise BenchError(f"workload {workload} needs --data DIR, a folder with {name}/")
+            raise PlanError(f"workload {workload} needs --data DIR, a folder with {name}/")
         if not (self.data / name).is_dir():
-            raise BenchError(f"--data {self.data} has no folder {name}/, which workload {workload} needs")
+            raise PlanError(f"--data {self.data} has no folder {name}/, which workload {workload} needs")
         return self.data / name
 
 

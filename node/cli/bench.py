@@ -115,14 +115,11 @@ def bench(
     Exit status 1 when a request failed.
     """
     from node.bench.run import Plan
+    from node.bench.workloads import PlanError
 
     if calibrate is not None:
         _calibrate(engine, calibrate, as_json=as_json)
         return
-    if plot is not None:
-        from node.bench.plot import check_path
-
-        check_path(plot)
     plan = Plan(
         workload=workload,
         requests=requests,
@@ -137,8 +134,15 @@ def bench(
         timeout_s=timeout,
         one_entry=one_entry,
     )
-    with _progress() as tell:
-        runs = _measure(plan, target, start, engine, tell)
+    try:
+        if plot is not None:
+            from node.bench.plot import check_path
+
+            check_path(plot)
+        with _progress() as tell:
+            runs = _measure(plan, target, start, engine, tell)
+    except PlanError as error:
+        raise click.UsageError(str(error)) from None
     if records is not None:
         _write_records(records, runs)
     if plot is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from node.addresses import parse_address
 from node.config import DEFAULT_GRPC_PORT, ENVIRONMENT_PREFIX, default_state_dir
 from node.errors import StartupError
 from node.state import StateDir
@@ -31,6 +32,7 @@ _OPTIONS = (
         envvar=ENVIRONMENT_PREFIX + "NODE",
         default=f"127.0.0.1:{DEFAULT_GRPC_PORT}",
         show_default=True,
+        callback=lambda context, option, value: str(parse_address(value)),
         help="The node to call.",
     ),
     click.option(

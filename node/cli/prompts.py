@@ -54,19 +54,23 @@ def prompt_argument(command: Command) -> Command:
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:
     """The prompt as given, or from a file, or from standard input; raises PromptError or UsageError."""
+    if file is not None and prompt is not None:
+        raise click.UsageError("give PROMPT or --file, not both")
     if file is not None:
-        if prompt is not None:
-            raise click.UsageError("give PROMPT or --file, not both")
-        return _decoded(f"{file}", file.read_bytes())
-    if prompt is not None and prompt != "-":
-        return prompt
-    if sys.stdin.isatty():
-        note("type the prompt; Ctrl-D on a line of its own ends it")
-    return _decoded("standard input", sys.stdin.buffer.read())
+        text = _decoded(str(file), file.read_bytes())
+    elif prompt is not None and prompt != "-":
+        text = prompt
+    else:
+        if sys.stdin.isatty():
+            note("type the prompt; Ctrl-D on a line of its own ends it")
+        text = _decoded("standard input", sys.stdin.buffer.read())
+    if not text.strip():
+        raise PromptError("the prompt is empty; give it as an argument, with --file or on standard input")
+    return text
 
 
 class PromptError(NodeError):
-    """A prompt that can't be read."""
+    """A prompt that can't be used."""
 
 
 def _decoded(source: str, content: bytes) -> str:

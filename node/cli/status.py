@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -40,8 +42,9 @@ class Status:
             f"{stats.running} running, {stats.waiting} waiting; {self._rates.requests_per_s:.1f} requests/s, "
             f"{self._rates.tokens_per_s:.0f} tokens/s"
         )
-        cache = (
-            f"{share(self._rates.hit_rate)} of prompt tokens found; "
+        found = self._rates.hit_rate
+        cache = "" if found is None else f"{share(found)} of prompt tokens found; "
+        cache += (
             f"blocks {stats.kv_blocks_used / total:.0%} in use, {stats.kv_blocks_cached / total:.0%} cached"
         )
         return [
@@ -70,14 +73,14 @@ def _told(last: RecordedDecision | None, unix_time_s: float) -> str:
     return f"{len(last.request.token_ids)} tokens {where}, {ago:.0f} s ago: {decision.reason}"
 
 
-def render(lines: list[tuple[str, str]]) -> Table:
-    """The lines, none longer than the terminal is wide."""
+def render(lines: list[tuple[str, str]]) -> RenderableType:
+    """The lines, with room for a ^C behind the last: a wrapped one would upset the display."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for heading, text in lines:
         grid.add_row(heading, Text(text))
-    return grid
+    return Padding(grid, (0, 3, 0, 0))
 
 
 async def show_status(node: Node) -> None:

@@ -120,7 +120,6 @@ async def _run(config: NodeConfig, *, until_eof: bool, as_json: bool) -> int:
 
 async def _start(config: NodeConfig, tell: Tell, interrupted: asyncio.Event) -> Node | None:
     """A node that serves, or None if it was interrupted before it did."""
-    tell("starting")
     from node.node import Node
 
     node = Node(config, tell)
