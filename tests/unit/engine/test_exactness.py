@@ -2,88 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import random
-from collections.abc import Sequence
-from pathlib import Path
-
 import pytest
-import torch
 
 from engine import Engine
 from engine.config import Precision
 from engine.interface import SamplingParams
-from engine.model_source import resolve_model
 from engine.tokenizer import Tokenizer
+from tests.mmlu import MMLU, mmlu_prompts
+from tests.reference import TIE, Reference
 
-MMLU = Path(__file__).parents[4] / "shared" / "data" / "mmlu"
 PROMPTS = 24
 NEW_TOKENS = 32
-TIE = 1e-3
-"""Where the reference's two best logits are closer than this, either token is right."""
 
 pytestmark = [
     pytest.mark.model,
     pytest.mark.skipif(not MMLU.is_dir(), reason="needs the MMLU files beside the repository"),
 ]
-
-
-def mmlu_prompts(count: int, longest: int = 1200) -> list[str]:
-    """Standard few-shot prompts of at most `longest` characters, of random subjects."""
-    rng = random.Random(0)
-    prompts: list[str] = []
-    subjects = sorted(path.name.removesuffix("_dev.csv") for path in (MMLU / "dev").glob("*_dev.csv"))
-    while len(prompts) < count:
-        subject = rng.choice(subjects)
-        examples = "".join(question(row, with_answer=True) for row in rows("dev", subject))
-        asked = question(rng.choice(rows("test", subject)), with_answer=False)
-        title = subject.replace("_", " ")
-        prompt = (
-            f"The following are multiple choice questions (with answers) about {title}.\n\n{examples}{asked}"
-        )
-        if len(prompt) <= longest:
-            prompts.append(prompt)
-    return prompts
-
-
-def rows(split: str, subject: str) -> list[dict[str, str]]:
-    with (MMLU / split / f"{subject}_{split}.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def question(row: dict[str, str], with_answer: bool) -> str:
-    choices = "".join(f"{letter}. {row[f'choice{index}']}\n" for index, letter in enumerate("ABCD"))
-    answer = f" {'ABCD'[int(row['answer'])]}\n\n" if with_answer else ""
-    return f"{row['question']}\n{choices}Answer:{answer}"
-
-
-class Reference:
-    """transformers' fp32 model on the embedded file; judges whole answers by one forward pass each."""
-
-    def __init__(self) -> None:
-        from transformers import AutoModelForCausalLM
-
-        path = resolve_model("smollm2").path
-        self._model = AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, dtype=torch.float32
-        )
-        self._judged: dict[tuple[tuple[int, ...], tuple[int, ...]], list[float]] = {}
-
-    def errors(self, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
-        """How far each token that isn't the reference's choice is from it in logits; empty when all agree.
-
-        If every token is the best continuation of those before it, the answer is the greedy one.
-        """
-        key = (tuple(prompt), tuple(answer))
-        if key not in self._judged:
-            with torch.inference_mode():
-                logits = self._model(
-                    torch.tensor([[*prompt, *answer[:-1]]]), logits_to_keep=len(answer)
-                ).logits[0]
-            best = logits.max(dim=-1).values
-            chosen = logits[torch.arange(len(answer)), torch.tensor(answer)]
-            self._judged[key] = [gap for gap in (best - chosen).tolist() if gap > 0]
-        return self._judged[key]
 
 
 @pytest.fixture(scope="module")
