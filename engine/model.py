@@ -106,6 +106,10 @@ class TorchDecoder:
         wanted = torch.tensor(rows, dtype=torch.int64)
         return self._model.forward(torch.tensor(token_ids), plan, self._cache, wanted)
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copies a KV block."""
+        self._cache.copy_block(source, target)
+
 
 class Model:
     """A whole decoder, read from a checkpoint. Raises a ModelError when it doesn't fit its config."""

@@ -16,11 +16,17 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
 
 from engine.block_hash import BlockHasher, Namespace
 from engine.blocks import BlockPool
 from engine.interface import BlockEvents
 from engine.outline import CachedRun, outline
+
+TOKEN_BYTES: Final = 4
+MAX_SIBLINGS: Final = 64
+"""Children of a node that are compared token by token."""
 
 
 class Node:
@@ -96,6 +102,21 @@ class PrefixCache:
             if node is not None:
                 path.append(node)
         return path
+
+    def closest(
+        self, namespace: Namespace, parent: Node | None, token_ids: Sequence[int]
+    ) -> tuple[Node, int] | None:
+        """The cached block after `parent` that begins with most of `token_ids`, and how many those are."""
+        above = parent or self._roots.get(namespace)
+        if above is None:
+            return None
+        wanted = self.block_key(token_ids)
+        best: tuple[Node, int] | None = None
+        for node in islice(above.children.values(), MAX_SIBLINGS):
+            common = _common_bytes(node.key, wanted) // TOKEN_BYTES
+            if common > (best[1] if best else 0):
+                best = node, common
+        return best
 
     def acquire(self, path: Sequence[Node]) -> None:
         """References every node of a path, so that none can be evicted."""
@@ -225,3 +246,10 @@ class PrefixCache:
                 return True
             seen.add(node)
         return False
+
+
+def _common_bytes(first: bytes, second: bytes) -> int:
+    """How many bytes both begin with."""
+    shorter = min(len(first), len(second))
+    difference = int.from_bytes(first[:shorter], "big") ^ int.from_bytes(second[:shorter], "big")
+    return shorter - (difference.bit_length() + 7) // 8

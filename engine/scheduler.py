@@ -27,10 +27,15 @@ way to one that waits; so at most half of the work is done twice."""
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Compute the next `count` tokens of a sequence; sample if those were its last."""
+    """Compute the next `count` tokens of a sequence; sample if those were its last.
+
+    `copied`: a cached block to copy into the sequence's first private one before; in the order of the works,
+    for a block that is read here may be written by the next.
+    """
 
     sequence: Sequence
     count: int
+    copied: int | None = None
 
     @property
     def samples(self) -> bool:
@@ -46,6 +51,7 @@ class Scheduler:
         self._max_running = max_running
         self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
+        self._copied: dict[Sequence, int] = {}
         self.preemptions = 0
 
     @property
@@ -80,7 +86,7 @@ class Scheduler:
         budget = prefill_tokens
         for sequence in self._prompts():
             count = min(sequence.uncomputed, budget)
-            work.append(Work(sequence, count))
+            work.append(Work(sequence, count, self._copied.pop(sequence, None)))
             budget -= count
             if not budget:
                 break
@@ -214,10 +220,19 @@ class Scheduler:
         self._waiting.remove(sequence)
         sequence.path, sequence.private = path, blocks
         sequence.computed = len(path) * self._cache.block_size
+        self._begin_block(sequence)
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
             self._waiting.charge(sequence.request.client, sequence.uncomputed)
         self._running.append(sequence)
+
+    def _begin_block(self, sequence: Sequence) -> None:
+        """Has its first private block begin as a copy of a cached one that starts with the same tokens."""
+        found = self._closest(sequence, sequence.path)
+        if found is not None:
+            node, tokens = found
+            self._copied[sequence] = node.block
+            sequence.computed += tokens
 
     def _blocks(self, sequence: Sequence) -> int:
         """Blocks that hold all its tokens."""
@@ -230,7 +245,15 @@ class Scheduler:
         sequence.computed = 0
 
     def _cached_tokens(self, sequence: Sequence) -> int:
-        return len(self._cached_path(sequence)) * self._cache.block_size
+        path = self._cached_path(sequence)
+        found = self._closest(sequence, path)
+        return len(path) * self._cache.block_size + (found[1] if found else 0)
+
+    def _closest(self, sequence: Sequence, path: list[Node]) -> tuple[Node, int] | None:
+        """The cached block after `path` that begins as the sequence goes on, and for how many tokens."""
+        begin = len(path) * self._cache.block_size
+        rest = sequence.token_ids[begin : min(begin + self._cache.block_size, len(sequence.token_ids) - 1)]
+        return self._cache.closest(sequence.request.namespace, path[-1] if path else None, rest)
 
     def _cached_path(self, sequence: Sequence) -> list[Node]:
         return self._cache.peek(
@@ -238,5 +261,6 @@ class Scheduler:
         )
 
     def _cacheable_blocks(self, sequence: Sequence) -> int:
-        """Full blocks before the last token: that one is always computed, for its logits."""
-        return (len(sequence.token_ids) - 1) // self._cache.block_size
+        """Full blocks before the first token that is computed in any case, for its logits."""
+        needed = next(iter(sequence.unscored), len(sequence.token_ids) - 1)
+        return needed // self._cache.block_size

@@ -107,6 +107,12 @@ class NativeDecoder:
         self._forward(ctypes.byref(self._model), ctypes.byref(step))
         return logits
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copies a KV block."""
+        for pool in (self._keys, self._values):
+            blocks = pool.view(self._config.layers, -1, self._block_size * self._config.kv_size)
+            blocks[:, target] = blocks[:, source]
+
     def _room(self, name: str, size: int) -> int:
         """The address of scratch memory of at least `size` floats."""
         tensor = self._scratch.get(name)

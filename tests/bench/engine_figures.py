@@ -1,7 +1,8 @@
-"""What is asked of every engine under measurement, how a figure comes from its answer, and what must be reached."""
+"""What every engine under measurement is asked, how its answer gives a figure, and what must be reached."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Figure:
-    """One thing to measure. `goals`: the least ratio to each baseline by its label; `limit`: the most it may be."""
+    """One thing to measure. `goals`: the least ratio to each baseline; `limit`: the most it may be."""
 
     name: str
     unit: str
@@ -105,7 +106,7 @@ def _stall(streams: Sequence[Prompt], late: Prompt) -> Figure:
 
     def measure(ask: Ask) -> float:
         times = ask(Task(tuple(streams), 8 * before, late=(late,)))[:-1]
-        waits = [after - earlier for earlier, after in zip(times, times[1:], strict=False)]
+        waits = [after - earlier for earlier, after in itertools.pairwise(times)]
         return max(waits[before:]) / statistics.median(waits[: before - 4])
 
     return Figure(

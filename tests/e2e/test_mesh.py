@@ -55,7 +55,7 @@ def test_a_prompt_goes_where_its_prefix_is_cached(mesh: LocalMesh) -> None:
         second = list(here.generate(prompt, inference_pb2.Sampling(max_tokens=2), policy="cost"))[-1]
     assert first.route.node == second.route.node == mesh.nodes[1].node_id
     assert second.usage.cached_tokens > 0.9 * second.usage.prompt_tokens
-    assert second.route.predicted_cached_tokens == second.usage.cached_tokens
+    assert second.route.predicted_cached_tokens <= second.usage.cached_tokens
 
 
 def wait_until_cached(mesh: LocalMesh, prompt: str) -> None:

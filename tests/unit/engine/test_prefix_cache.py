@@ -147,3 +147,15 @@ def test_any_use_keeps_the_books_and_the_events_true(seed: int, blocks: int) -> 
         cache.release(path)
     assert cache.available_blocks == blocks
     assert cache.used_blocks == 0
+
+
+def test_finds_the_block_that_begins_with_the_most_of_the_tokens() -> None:
+    cache = make_cache()
+    path = store(cache, [1, 2, 3, 4, 5, 6, 7, 8])
+    other = store(cache, [1, 2, 3, 4, 5, 6, 9, 9])[1]
+    assert cache.closest(MODEL, path[0], [5, 6, 9]) == (other, 3)
+    assert cache.closest(MODEL, path[0], [5, 6, 7, 8]) == (path[1], 4)
+    assert cache.closest(MODEL, None, [1, 2, 0]) == (path[0], 2)
+    assert cache.closest(MODEL, path[0], [4, 6, 7]) is None
+    assert cache.closest(MODEL, path[0], []) is None
+    assert cache.closest(Namespace(b"model", b"bob"), None, [1, 2]) is None

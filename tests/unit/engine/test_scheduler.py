@@ -32,13 +32,17 @@ def test_streams_get_their_token_in_every_step_of_a_long_prompt() -> None:
 
 def test_a_cached_prefix_is_not_computed_again_but_its_last_token_is() -> None:
     scheduler, _ = make()
-    scheduler.add(sequence("a", 16, max_tokens=1))
+    first = sequence("a", 16, max_tokens=2)
+    scheduler.add(first)
     run_step(scheduler)
+    last = first.path[-1]
+    scheduler.remove(first)
     again = sequence("b", 16, max_tokens=1)
     scheduler.add(again)
-    assert scheduler.queued_prefill_tokens() == 4
-    assert [work.count for work in run_step(scheduler)] == [4]
-    assert again.cached_tokens == 12
+    assert scheduler.queued_prefill_tokens() == 1
+    (work,) = run_step(scheduler)
+    assert (work.count, work.copied) == (1, last.block)
+    assert again.cached_tokens == 15
 
 
 def test_a_prefix_that_is_being_computed_is_waited_for_and_others_pass() -> None:
