@@ -98,7 +98,8 @@ class GGUFFile:
     def _dequantize(self, name: str, rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         kind = self.tensors[name].kind
         try:
-            return np.asarray(dequantize(rows, kind), np.float32)
+            with np.errstate(all="ignore"):  # scales that are no numbers are told of by whoever reads them
+                return np.asarray(dequantize(rows, kind), np.float32)
         except NotImplementedError as error:
             raise ModelUnsupportedError(
                 f"{self.path}: tensors of type {kind.name} are not supported ({name})"
