@@ -19,7 +19,7 @@ from engine.errors import EngineError
 from engine.interface import EngineClient, GenerationRequest, SamplingParams
 from engine.process import EngineProcess
 from node.config import NodeConfig
-from overlay.sim.routing.calibration import Calibration
+from overlay.sim.routing.calibration import LEAST_CHUNK, Calibration
 
 PROMPT_TOKENS = (64, 192, 320, 448)
 """Of prompts that fit one step of the engine; the slope over them is the cost of a prompt token."""
@@ -99,8 +99,8 @@ class Calibrator:
         return statistics.median(seconds)
 
     async def _arrivals(self, streams: int) -> list[tuple[float, int]]:
-        """When how many tokens of one stream came. Prompts are computed in turn, so all streams run long."""
-        steps = DECODE_STEPS + 8 * streams
+        """When how many tokens of one stream came, until after all others have begun."""
+        steps = DECODE_STEPS + streams * DECODE_CONTEXT_TOKENS // LEAST_CHUNK
         context = min(DECODE_CONTEXT_TOKENS, self._engine.info.context_tokens - steps - 1)
         outputs = self._engine.submit(self._request(max(context, 1), steps))
         return [(time.perf_counter(), len(output.token_ids)) async for output in outputs if output.token_ids]

@@ -14,7 +14,7 @@ from node.config import ENVIRONMENT_PREFIX, NodeConfig, option_name
 if TYPE_CHECKING:
     from engine.config import EngineConfig
 
-FIELDS = ("model", "precision", "threads", "kv_memory_mib", "max_running")
+FIELDS = ("model", "device", "precision", "threads", "kv_memory_mib", "kv_memory_fraction", "max_running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,11 @@ class EngineOptions:
     """What an engine is told, in the units of the command line."""
 
     model: str
+    device: str
     precision: str
     threads: int
     kv_memory_mib: int
+    kv_memory_fraction: float
     max_running: int
 
     def arguments(self, *, threads: int) -> list[str]:
@@ -39,15 +41,17 @@ class EngineOptions:
         return EngineConfig(
             block_hash_key=block_hash_key,
             model=self.model,
+            device=self.device,  # type: ignore[arg-type]  # one of the choices, as click saw to
             precision=self.precision,  # type: ignore[arg-type]  # one of the choices, as click saw to
             threads=self.threads,
             kv_memory_bytes=self.kv_memory_mib << 20,
+            kv_memory_fraction=self.kv_memory_fraction,
             max_running=self.max_running,
         )
 
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --model, --precision, --threads, --kv-memory-mib and --max-running, handed over as `engine`."""
+    """Adds the options of FIELDS, handed over as `engine`."""
 
     @functools.wraps(command)
     def with_engine(**given: Any) -> Any:

@@ -110,4 +110,5 @@ def _print(answer: admin_pb2.ExplainRouteResponse) -> None:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.1f}"
+    milliseconds = seconds * 1000
+    return f"{milliseconds:.1f}" if abs(milliseconds) < 100 else f"{milliseconds:.0f}"

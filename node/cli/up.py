@@ -50,8 +50,8 @@ def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Calla
         declaration = f"{declaration}/--no-{name.replace('_', '-')}"
     elif get_origin(kind) is tuple:
         settings["multiple"] = True
-    elif kind is int:
-        settings["type"] = int
+    elif kind in (int, float):
+        settings["type"] = kind
     elif all(isinstance(choice, str) for choice in get_args(kind)) and get_args(kind):
         settings["type"] = click.Choice(get_args(kind))
     elif Path in get_args(kind):
