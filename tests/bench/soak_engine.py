@@ -1,7 +1,7 @@
-"""Mixed load for as long as asked: aborts, preemption, a cache a tenth of the demand.
+"""Mixed load for as long as asked: aborts, deadlines, preemption, a cache a tenth of the demand.
 
 Ends with an error unless the block accounting holds at every step, memory stays flat, and every answer equals
-that of the same request alone.
+that of the same request alone, or its beginning where a deadline cut it off.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ import argparse
 import random
 import resource
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 from engine import Engine
-from engine.interface import GenerationRequest, SamplingParams
+from engine.interface import (
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    FinishReason,
+    GenerationRequest,
+    SamplingParams,
+    TokenOutput,
+)
 
 KV_BLOCKS = 60
 DISTINCT_REQUESTS = 60
@@ -41,34 +49,27 @@ def main() -> None:
     requests = [_request(engine, rng) for _ in range(DISTINCT_REQUESTS)]
     expected = [_alone(engine, request) for request in requests]
     live: dict[str, Live] = {}
-    finished = aborted = started = 0
+    counts: Counter[str] = Counter()
     memory: list[int] = []
     ends = time.monotonic() + options.seconds
     while time.monotonic() < ends or live:
         if len(live) < LIVE_REQUESTS and time.monotonic() < ends:
             known = rng.randrange(len(requests))
-            name = str(started)
-            started += 1
-            engine.add_request(
-                GenerationRequest(
-                    name, requests[known].token_ids, engine.info.namespace, requests[known].sampling
-                )
-            )
+            name = str(counts["started"])
+            counts["started"] += 1
+            engine.add_request(_dressed(requests[known], name, rng))
             live[name] = Live(known)
         if live and rng.random() < 0.01:
             name = rng.choice(sorted(live))
             engine.abort(name)
             del live[name]
-            aborted += 1
+            counts["aborted"] += 1
         for output in engine.step():
             live[output.request_id].tokens += output.token_ids
             if output.finish_reason is not None:
                 done = live.pop(output.request_id)
-                finished += 1
-                if done.tokens != expected[done.known]:
-                    raise SystemExit(
-                        f"request {done.known} differs: {done.tokens} not {expected[done.known]}"
-                    )
+                _judge(done, output, expected[done.known])
+                counts["cut off" if output.finish_reason is FinishReason.DEADLINE else "finished"] += 1
         engine.check()
         memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     if engine.stats.kv_blocks_used:
@@ -77,9 +78,27 @@ def main() -> None:
     if memory[-1] > settled * 1.05:
         raise SystemExit(f"memory grew from {settled} to {memory[-1]} KiB")
     print(
-        f"{finished} answers equal to those alone, {aborted} aborted, {engine.preemptions} preemptions,"
-        f" {memory[-1] >> 10} MiB at most"
+        f"{counts['finished']} answers equal to those alone, {counts['cut off']} cut off by deadlines as far,"
+        f" {counts['aborted']} aborted, {engine.preemptions} preemptions, {memory[-1] >> 10} MiB at most"
     )
+
+
+def _dressed(request: GenerationRequest, name: str, rng: random.Random) -> GenerationRequest:
+    """The request as some client's, in a tenth of the cases with a deadline."""
+    return replace(
+        request,
+        request_id=name,
+        client=rng.choice("aaab"),
+        priority=rng.randint(LOWEST_PRIORITY, HIGHEST_PRIORITY),
+        deadline=time.monotonic() + rng.uniform(0.0, 10.0) if rng.random() < 0.1 else None,
+    )
+
+
+def _judge(done: Live, output: TokenOutput, expected: list[int]) -> None:
+    if output.finish_reason is FinishReason.DEADLINE:
+        expected = expected[: len(done.tokens)]
+    if done.tokens != expected:
+        raise SystemExit(f"request {done.known} differs: {done.tokens} not {expected}")
 
 
 def _request(engine: Engine, rng: random.Random) -> GenerationRequest:
