@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -14,7 +14,8 @@ import grpc.aio
 from certs.errors import CertificateRefusedError, CertificateRevokedError
 from certs.identity import Identity
 from certs.roles import Role, allowed_http_roles, allowed_roles
-from node.errors import ForbiddenError
+from node.call_budget import CallBudget
+from node.errors import ForbiddenError, TooManyCallsError
 
 CERTIFICATE_PROPERTY = "x509_pem_cert"
 
@@ -52,8 +53,9 @@ def peer_certificate(context: AuthenticatedContext) -> bytes | None:
 class Authorization(grpc.aio.ServerInterceptor):
     """Lets an RPC through only if its caller's role is in the table's row for the method."""
 
-    def __init__(self, identifier: Identifier) -> None:
+    def __init__(self, identifier: Identifier, budget: CallBudget) -> None:
         self._identifier = identifier
+        self._budget = budget
 
     async def intercept_service(
         self,
@@ -96,7 +98,8 @@ class Authorization(grpc.aio.ServerInterceptor):
     def _guard_call(self, behaviour: _Behaviour, method: str) -> _Behaviour:
         async def call(request: Any, context: Any) -> Any:
             await self._admit(method, context)
-            return await behaviour(request, context)
+            async with self._counted(context):
+                return await behaviour(request, context)
 
         return call
 
@@ -108,14 +111,15 @@ class Authorization(grpc.aio.ServerInterceptor):
                 # Streams outlive revocation and certificates, so each answer is checked.
                 await self._check(method, certificate, context)
 
-            answers = behaviour(request, _CheckedContext(context, check))
-            if inspect.isawaitable(answers):  # the health service's Watch: it writes to the context
-                await answers
-                return
-            async with aclosing(answers) as responses:
-                async for response in responses:
-                    await check()
-                    yield response
+            async with self._counted(context):
+                answers = behaviour(request, _CheckedContext(context, check))
+                if inspect.isawaitable(answers):  # the health service's Watch: it writes to the context
+                    await answers
+                    return
+                async with aclosing(answers) as responses:
+                    async for response in responses:
+                        await check()
+                        yield response
 
         return stream
 
@@ -130,6 +134,14 @@ class Authorization(grpc.aio.ServerInterceptor):
             )
         _caller.set(await self._check(method, certificate, context))
         return certificate
+
+    @asynccontextmanager
+    async def _counted(self, context: Any) -> AsyncIterator[None]:
+        try:
+            with self._budget.call(caller().uri):
+                yield
+        except TooManyCallsError as error:
+            await _refuse(context, error.grpc_status, str(error))
 
     async def _check(self, method: str, certificate: bytes, context: Any) -> Identity:
         try:

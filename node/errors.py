@@ -7,6 +7,8 @@ NodeError
     ├── UnauthenticatedError      the caller has not proved to be anybody who may call
     ├── ForbiddenError            the caller's role may not do this
     ├── UnknownModelError         no such model here
+    ├── TooLargeError             the body is over a limit
+    ├── TooManyCallsError         this caller makes more calls than one may
     ├── OverloadedError           every queue is full: try again after `retry_after_s`
     ├── DrainingError             this node takes no new work
     └── UnavailableError          the engine is gone and no peer could take over
@@ -70,6 +72,22 @@ class UnknownModelError(RequestError):
 
     def __init__(self, asked: str, served: str) -> None:
         super().__init__(f"model {asked!r} is not served here; this node serves {served!r}")
+
+
+class TooLargeError(RequestError):
+    """A body past the limit."""
+
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    http_status = 413
+    http_type = "invalid_request_error"
+
+
+class TooManyCallsError(RequestError):
+    """One caller makes more calls than one may, at once or per second."""
+
+    grpc_status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    http_status = 429
+    http_type = "rate_limit_error"
 
 
 class OverloadedError(RequestError):

@@ -11,16 +11,10 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from certs.credentials import Credentials
+from node import limits
 from node.authorization import Authorization
+from node.call_budget import CallBudget
 from node.errors import StartupError
-
-MAX_MESSAGE_BYTES = 4 << 20
-"""gRPC's own default, stated: a prompt of a million tokens fits, a flood doesn't."""
-
-MAX_CONCURRENT_STREAMS = 1024
-MAX_METADATA_BYTES = 16 << 10
-HANDSHAKE_MS = 10_000
-"""A connection that hasn't finished its TLS handshake by then is closed."""
 
 STOP_GRACE_SECONDS = 0.5
 
@@ -32,17 +26,20 @@ Service = TypeVar("Service")
 class GrpcServer:
     """Claims its port when made; serves once started."""
 
-    def __init__(self, host: str, port: int, credentials: Credentials) -> None:
+    def __init__(self, host: str, port: int, credentials: Credentials, budget: CallBudget) -> None:
         """Raises StartupError when the port can't be used."""
         self._server = grpc.aio.server(
-            interceptors=(Authorization(credentials),),
+            interceptors=(Authorization(credentials, budget),),
+            maximum_concurrent_rpcs=limits.MAX_CONCURRENT_RPCS,
             options=(
                 # Linux would let two nodes share a port and split its calls between them.
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.max_concurrent_streams", MAX_CONCURRENT_STREAMS),
-                ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                ("grpc.max_receive_message_length", limits.MAX_BODY_BYTES),
+                ("grpc.max_allowed_incoming_connections", limits.MAX_GRPC_CONNECTIONS),
+                ("grpc.max_concurrent_streams", limits.MAX_CONCURRENT_STREAMS),
+                ("grpc.max_metadata_size", limits.MAX_METADATA_BYTES),
+                ("grpc.absolute_max_metadata_size", limits.MAX_METADATA_BYTES),
+                ("grpc.server_handshake_timeout_ms", limits.GRPC_HANDSHAKE_MS),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ),
         )

@@ -25,6 +25,7 @@ from engine.tokenizer import Tokenizer
 from node.addresses import advertised_addresses, is_loopback
 from node.admin_service import AdminService
 from node.admission import Admission
+from node.call_budget import CallBudget
 from node.config import NodeConfig
 from node.decisions import DecisionFeed
 from node.errors import StartupError
@@ -32,7 +33,9 @@ from node.forwarding import Forwarder
 from node.grpc_server import GrpcServer
 from node.http.api_keys import ApiKeys
 from node.http.application import make_application
+from node.http.callers import Callers
 from node.http.server import HttpServer
+from node.http.tls import HttpCertificate
 from node.in_flight import InFlight
 from node.inference_service import InferenceService
 from node.live_metrics import register_live_metrics
@@ -92,6 +95,7 @@ class Node:
         self.decisions = DecisionFeed()
         self.metrics = Metrics()
         self.started_at = time.monotonic()
+        self._budget = CallBudget()
         self._stop_requested = asyncio.Event()
         self._stack = AsyncExitStack()
         self.in_flight = InFlight()
@@ -113,11 +117,16 @@ class Node:
         self.state.lock()
         self._stack.callback(self.state.release)
         self._api_keys = ApiKeys(config.api_keys) if config.api_keys else None
+        self._http_certificate = (
+            HttpCertificate(config.http_cert, config.http_key)
+            if config.http_cert and config.http_key
+            else None
+        )
         self._seeds = Seeds(config.peer, config.peer_file)
         self.credentials = self._load_credentials()
         self.tenants = Tenants(self.credentials.block_hash_key, isolated=config.isolate_tenants)
         # Both ports are claimed before the model loads: a port in use is told at once.
-        self.grpc_server = GrpcServer(self.listen_host, config.grpc_port, self.credentials)
+        self.grpc_server = GrpcServer(self.listen_host, config.grpc_port, self.credentials, self._budget)
         self._stack.push_async_callback(self.grpc_server.stop)
         http_socket = self._stack.enter_context(_listening_socket(config.http_listen, config.http_port))
         tokenizer = await self._start_engine()
@@ -232,6 +241,7 @@ class Node:
         await server.start()
         await self.mesh.start()
         self._stack.push_async_callback(self.mesh.leave)
+        callers = Callers(self._api_keys)
         application = make_application(
             self.builder,
             self.pipeline,
@@ -239,9 +249,10 @@ class Node:
             self.admission,
             self.metrics,
             self.tenants,
-            self._api_keys,
+            callers,
+            self._budget,
         )
-        self.http_server = HttpServer(application, http_socket, self.config.http_cert, self.config.http_key)
+        self.http_server = HttpServer(application, http_socket, self._http_certificate)
         await self.http_server.start()
         self._stack.push_async_callback(self.http_server.stop)
         log.info("node %s serves gRPC on %s and HTTP on %s", self.node_id, self.grpc_address, self.http_url)

@@ -16,12 +16,14 @@ from starlette.exceptions import HTTPException
 
 from engine.interface import EngineInfo
 from node.admission import Admission
-from node.errors import InvalidRequestError, OverloadedError, RequestError, UnauthenticatedError
+from node.call_budget import CallBudget
+from node.errors import InvalidRequestError, RequestError
 from node.grpc_errors import engine_errors_as_request_errors
-from node.http.api_keys import ApiKeys
-from node.http.body_limit import BodyLimit
+from node.http.callers import Callers
 from node.http.disconnect import ClientGoneError, until_disconnect
+from node.http.gate import Gate
 from node.http.openai import AnswerFormat, error_object, route_headers
+from node.http.refusals import error_response
 from node.http.schema import ChatBody, CompletionBody, GenerationBody
 from node.metrics import Metrics
 from node.pipeline import Pipeline
@@ -32,7 +34,6 @@ from node.tracing import TRACEPARENT, valid_traceparent
 from node.version import VERSION
 
 CLIENT_CLOSED_REQUEST = 499
-MAX_BODY_BYTES = 4 << 20
 
 
 def make_application(
@@ -42,11 +43,12 @@ def make_application(
     admission: Admission,
     metrics: Metrics,
     tenants: Tenants,
-    api_keys: ApiKeys | None = None,
+    callers: Callers,
+    budget: CallBudget,
 ) -> FastAPI:
     """The whole HTTP door as an ASGI application; without `api_keys` whoever reaches it may use it."""
     application = FastAPI(title="rumormill", version=VERSION, openapi_url="/openapi.json", redoc_url=None)
-    door = _Door(builder, pipeline, info, tenants, api_keys)
+    door = _Door(builder, pipeline, info, tenants, callers)
 
     @application.post("/v1/chat/completions", response_model=None)
     async def chat_completions(body: ChatBody, http: HttpRequest) -> Response:
@@ -74,7 +76,7 @@ def make_application(
         door.caller(http)
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    application.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
+    application.add_middleware(Gate, callers=callers, budget=budget)
     _handle_errors(application)
     return application
 
@@ -88,10 +90,10 @@ class _Door:
         pipeline: Pipeline,
         info: EngineInfo,
         tenants: Tenants,
-        api_keys: ApiKeys | None,
+        callers: Callers,
     ) -> None:
         self._tenants = tenants
-        self._api_keys = api_keys
+        self._callers = callers
         self._builder = builder
         self._pipeline = pipeline
         self._info = info
@@ -116,10 +118,8 @@ class _Door:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     def caller(self, http: HttpRequest) -> str:
-        """Who calls, for tenant isolation; raises UnauthenticatedError."""
-        if self._api_keys is None:
-            return "http"
-        return f"http/{self._api_keys.identify(http.headers.get('authorization', '')).name}"
+        """Who calls, for tenant isolation; raises UnauthenticatedError or ForbiddenError."""
+        return self._callers.identify(http).name
 
     async def _streamed(self, request: Request, style: AnswerFormat) -> Response:
         """Waits for the first token, so that a request that can't be served gets a status of its own."""
@@ -166,16 +166,11 @@ async def _replay(head: list[Event], events: AsyncGenerator[Event, None]) -> Asy
 def _handle_errors(application: FastAPI) -> None:
     @application.exception_handler(RequestError)
     async def refused(http: HttpRequest, error: RequestError) -> JSONResponse:
-        headers = {}
-        if isinstance(error, OverloadedError):
-            headers["retry-after"] = str(max(round(error.retry_after_s), 1))
-        if isinstance(error, UnauthenticatedError):
-            headers["www-authenticate"] = "Bearer"
-        return JSONResponse(error_object(error), status_code=error.http_status, headers=headers)
+        return error_response(error)
 
     @application.exception_handler(RequestValidationError)
     async def malformed(http: HttpRequest, error: RequestValidationError) -> JSONResponse:
-        return await refused(http, _invalid(error))
+        return error_response(_invalid(error))
 
     @application.exception_handler(HTTPException)
     async def unrouted(http: HttpRequest, error: HTTPException) -> JSONResponse:

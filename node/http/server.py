@@ -6,25 +6,46 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Collection, Iterator
+from typing import cast
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
+from node import limits
 from node.errors import StartupError
+from node.http.acceptor import Acceptor
+from node.http.patience import PatientProtocol
+from node.http.tls import HttpCertificate
 
 STOP_GRACE_SECONDS = 2
-MAX_CONNECTIONS = 512
-MAX_HEADER_BYTES = 64 << 10
 
 
 class _Server(uvicorn.Server):
-    """The node handles signals; the door only serves."""
+    """The node handles signals and takes connections itself; the rest is uvicorn's."""
+
+    def __init__(self, config: uvicorn.Config, certificate: HttpCertificate | None) -> None:
+        super().__init__(config)
+        self._certificate = certificate
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        (listener,) = sockets or []
+        acceptor = Acceptor(listener, self._make_protocol, self._connections, self._tls)
+        self.servers = [acceptor]  # type: ignore[list-item]  # uvicorn closes it, and no more
+        self.started = True
+
+    def _make_protocol(self) -> PatientProtocol:
+        return PatientProtocol(self.config, self.server_state, app_state={})
+
+    def _connections(self) -> Collection[PatientProtocol]:
+        return cast(Collection[PatientProtocol], self.server_state.connections)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        return self._certificate.context() if self._certificate is not None else None
 
 
 class HttpServer:
@@ -32,28 +53,25 @@ class HttpServer:
 
     def __init__(
         self,
-        application: FastAPI,
+        application: ASGIApp,
         listener: socket.socket,
-        certificate: Path | None = None,
-        key: Path | None = None,
+        certificate: HttpCertificate | None = None,
     ) -> None:
-        _check_chain(certificate, key)
         self.port: int = listener.getsockname()[1]
         self._listener = listener
-        self._server = _Server(
-            uvicorn.Config(
-                application,
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                lifespan="off",
-                limit_concurrency=MAX_CONNECTIONS,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-                timeout_graceful_shutdown=STOP_GRACE_SECONDS,
-                ssl_certfile=certificate,
-                ssl_keyfile=key,
-            )
+        config = uvicorn.Config(
+            application,
+            http=PatientProtocol,
+            ws="none",
+            log_config=None,
+            log_level="error",  # what clients do wrong is answered, not logged
+            access_log=False,
+            lifespan="off",
+            h11_max_incomplete_event_size=limits.MAX_HEADER_BYTES,
+            timeout_keep_alive=limits.KEEP_ALIVE_S,
+            timeout_graceful_shutdown=STOP_GRACE_SECONDS,
         )
+        self._server = _Server(config, certificate)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -68,15 +86,3 @@ class HttpServer:
         if self._task is not None:
             self._server.should_exit = True
             await self._task
-
-
-def _check_chain(certificate: Path | None, key: Path | None) -> None:
-    """Raises StartupError for a certificate and key that don't work together."""
-    if certificate is None:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise StartupError(
-            f"--http-cert {certificate} and --http-key {key} can't be used: {error.strerror or error}"
-        ) from None

@@ -13,6 +13,7 @@ import grpc.aio
 from certs.credentials import Credentials
 from certs.roles import ALLOWED_ROLES
 from node.authorization import Authorization, caller
+from node.call_budget import CallBudget
 
 STREAMING = {
     "/rumormill.v1.Inference/Generate",
@@ -65,7 +66,7 @@ def _handlers() -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
 @asynccontextmanager
 async def guarded_server(credentials: Credentials) -> AsyncIterator[int]:
     """The port of a server whose every method answers with its caller's identity."""
-    server = grpc.aio.server(interceptors=(Authorization(credentials),))
+    server = grpc.aio.server(interceptors=(Authorization(credentials, CallBudget()),))
     for service, handlers in _handlers().items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_secure_port("127.0.0.1:0", credentials.server_credentials())

@@ -11,8 +11,12 @@ import httpx
 import pytest
 
 from engine.tokenizer import Tokenizer
+from node import limits
+from node.call_budget import CallBudget
 from node.http.api_keys import ApiKeys
-from node.http.application import MAX_BODY_BYTES, make_application
+from node.http.application import make_application
+from node.http.callers import Callers
+from node.limits import MAX_BODY_BYTES
 from node.request_builder import RequestBuilder
 from node.tenants import Tenants
 from tests.unit.node.fakes import INFO, FakeEngine, FakeTokenizer, continuation
@@ -34,10 +38,17 @@ class Door:
         builder = RequestBuilder(cast(Tokenizer, ChatTokenizer()), INFO)
         tenants = Tenants(b"k" * 32, isolated=isolated)
         application = make_application(
-            builder, world.pipeline, INFO, world.admission, world.metrics, tenants, keys
+            builder,
+            world.pipeline,
+            INFO,
+            world.admission,
+            world.metrics,
+            tenants,
+            Callers(keys),
+            CallBudget(),
         )
         transport = httpx.ASGITransport(application)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://node")
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
 
     async def post(self, path: str, body: Mapping[str, Any], key: str = "") -> httpx.Response:
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -120,6 +131,30 @@ async def test_a_body_past_the_limit_is_not_read() -> None:
     assert "smaller" in response.json()["error"]["message"]
 
 
+async def test_a_body_that_nests_too_deep_is_not_parsed() -> None:
+    depth = limits.MAX_JSON_DEPTH + 1
+    for text in (b"[" * depth, b'{"a":' * depth, b'{"messages": [' + b"[" * 100_000):
+        async with Door(World()).client as client:
+            headers = {"content-type": "application/json"}
+            response = await client.post("/v1/chat/completions", content=text, headers=headers)
+        assert response.status_code == 400
+        assert "deep" in response.json()["error"]["message"]
+    brackets = {**CHAT, "messages": [{"role": "user", "content": '"[{\\' * 20}]}
+    assert (await Door(World()).post("/v1/chat/completions", brackets)).status_code == 200
+
+
+async def test_one_caller_may_not_call_without_end(keys: ApiKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CALLS_AT_ONCE", 2.0)
+    monkeypatch.setattr(limits, "CALLS_PER_S", 0.0)
+    async with Door(World(), keys).client as client:
+        for name, statuses in (("ada", [200, 200, 429]), ("bob", [200, 200, 429])):
+            headers = {"authorization": f"Bearer {KEYS[name]}"}
+            answers = [await client.get("/v1/models", headers=headers) for _ in statuses]
+            assert [answer.status_code for answer in answers] == statuses
+        assert answers[-1].headers["retry-after"] == "1"
+        assert answers[-1].json()["error"]["type"] == "rate_limit_error"
+
+
 async def test_health_turns_while_draining() -> None:
     door = Door(World())
     async with door.client as client:
@@ -167,3 +202,29 @@ async def test_isolated_callers_never_share_a_namespace(keys: ApiKeys) -> None:
     assert salts[True, "ada"] != salts[True, "bob"]
     assert all(len(salts[True, name]) == 16 for name in KEYS)
     assert salts[False, "ada"] == salts[False, "bob"] == b""
+
+
+async def test_priority_and_time_reach_the_engine() -> None:
+    world = World()
+    body = CHAT | {"priority": 2, "timeout_s": 5.0}
+    assert (await Door(world).post("/v1/chat/completions", body)).status_code == 200
+    (submitted,) = world.engine.submitted
+    assert (submitted.priority, submitted.deadline) == (2, world.now + 5.0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_time_that_is_up_before_the_first_token_is_a_504(stream: bool) -> None:
+    world = World(FakeEngine(expires_after=0))
+    body = CHAT | {"timeout_s": 0.001, "stream": stream}
+    response = await Door(world).post("/v1/chat/completions", body)
+    assert response.status_code == 504
+    assert response.json()["error"]["type"] == "timeout_error"
+
+
+@pytest.mark.parametrize(
+    "field", [{"priority": 3}, {"priority": "high"}, {"timeout_s": 0}, {"timeout_s": "soon"}]
+)
+async def test_absurd_priorities_and_times_are_refused_by_name(field: dict[str, object]) -> None:
+    response = await Door(World()).post("/v1/chat/completions", CHAT | field)
+    assert response.status_code == 400
+    assert next(iter(field)) in response.json()["error"]["message"]
