@@ -17,7 +17,7 @@
 
 namespace rumormill {
 
-constexpr int SPINS = 2000;        // looks at a phase's count, some 20 microseconds, before the core is given away
+constexpr int SPINS = 10000;       // looks at a phase's count, some 0.2 ms, before the core is given away
 constexpr int ROW_PIECES = 32;     // pieces that rows are cut into at most
 
 inline void pause() {
