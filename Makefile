@@ -60,7 +60,6 @@ exactness: $(READY)  ## 200 real prompts in every way the engine answers, agains
 wheelhouse: $(WHEELS)/.ready  ## wheels in docker/wheelhouse, to build the image without the package index
 
 $(WHEELS)/.ready: pyproject.toml constraints.txt docker/dependencies.py | $(READY)
-	rm -f $(WHEELS)/*.whl
 	$(BIN)/python docker/dependencies.py > $(WHEELS)/requirements.txt
 	$(BIN)/pip --disable-pip-version-check download --quiet --dest $(WHEELS) --constraint constraints.txt \
 	  $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
