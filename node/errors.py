@@ -10,6 +10,7 @@ NodeError
     ├── TooLargeError             the body is over a limit
     ├── TooManyCallsError         this caller makes more calls than one may
     ├── OverloadedError           every queue is full: try again after `retry_after_s`
+    ├── DeadlineExceededError     the caller's time was up before there was an answer
     ├── DrainingError             this node takes no new work
     └── UnavailableError          the engine is gone and no peer could take over
 """
@@ -100,6 +101,17 @@ class OverloadedError(RequestError):
     def __init__(self, retry_after_s: float) -> None:
         super().__init__(f"every node is full; retry after {retry_after_s:.1f} s")
         self.retry_after_s = retry_after_s
+
+
+class DeadlineExceededError(RequestError):
+    """The caller's time was up before there was an answer."""
+
+    grpc_status = grpc.StatusCode.DEADLINE_EXCEEDED
+    http_status = 504
+    http_type = "timeout_error"
+
+    def __init__(self) -> None:
+        super().__init__("the time given was over before the first token; give more, or a higher priority")
 
 
 class DrainingError(RequestError):

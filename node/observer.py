@@ -14,7 +14,7 @@ from types import TracebackType
 from engine.errors import EngineDiedError, QueueFullError
 from engine.errors import RequestError as EngineRequestError
 from engine.interface import TokenOutput
-from node.errors import DrainingError, InvalidRequestError, OverloadedError
+from node.errors import DeadlineExceededError, DrainingError, InvalidRequestError, OverloadedError
 from node.forwarding import PeerBusyError, PeerFailedError
 from node.metrics import Metrics
 from node.request import Chunk, Done, Event, Request, Route
@@ -266,6 +266,8 @@ def outcome_of(error: BaseException | None) -> str:
         return "cancelled"
     if isinstance(error, OverloadedError | QueueFullError):
         return "overloaded"
+    if isinstance(error, DeadlineExceededError):
+        return "deadline"
     if isinstance(error, DrainingError):
         return "draining"
     if isinstance(error, InvalidRequestError | EngineRequestError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +18,7 @@ from engine.interface import EngineClient, FinishReason, GenerationRequest, Toke
 from engine.stop_strings import StopStrings
 from engine.tokenizer import IncrementalDecoder, Tokenizer
 from node.admission import Admission
-from node.errors import DrainingError, OverloadedError, UnavailableError
+from node.errors import DeadlineExceededError, DrainingError, OverloadedError, UnavailableError
 from node.forwarding import Accepted, Forwarder, PeerBusyError, PeerFailedError, PeerRefusedError
 from node.in_flight import InFlight
 from node.observer import Entered, Observer
@@ -40,6 +40,9 @@ ENGINE_RESTART_SECONDS = 30.0
 SHORTEST_FIRST_TOKEN_SECONDS = 2.0
 FIRST_TOKEN_FACTOR = 4.0
 """A peer's first token is due within this many times its estimate, but never sooner than the floor."""
+
+DEADLINE_SLACK_SECONDS = 0.05
+"""How far apart the clocks of a call's two ends may be: a call this close to its deadline ended for that."""
 
 SHORTEST_TOKEN_GAP_SECONDS = 2.0
 TOKEN_GAP_STEPS = 30
@@ -101,10 +104,17 @@ class _Answer:
         text = self.stops.push(self.decoder.push(shown))
         return Chunk(text, fresh, index, output.logprobs[index - first :])
 
-    def tail(self) -> str:
-        """Text that waited for more to come."""
-        text = self.stops.push(self.decoder.flush())
-        return text + self.stops.flush()
+    def end(self, reason: FinishReason, route: Route) -> Iterator[Event]:
+        """The last events: text that waited for more to come, and why none comes.
+
+        Raises DeadlineExceededError if that is a deadline and there is no answer to end.
+        """
+        if reason is FinishReason.DEADLINE and not self.token_ids:
+            raise DeadlineExceededError
+        text = self.stops.push(self.decoder.flush()) + self.stops.flush()
+        if text:
+            yield Chunk(text, (), len(self.token_ids))
+        yield Done(reason, self.usage(), route)
 
     def usage(self) -> Usage:
         return Usage(len(self.request.token_ids), len(self.token_ids), self.cached_tokens or 0)
@@ -144,7 +154,8 @@ class Pipeline:
     async def generate(self, request: Request, timeout_s: float | None = None) -> AsyncGenerator[Event, None]:
         """The answer's events; closing the generator stops the work, wherever it runs.
 
-        Raises DrainingError, OverloadedError, UnavailableError, or the engine's RequestError.
+        When `timeout_s` has passed, an answer ends as it is. Raises DeadlineExceededError if there is none
+        by then, DrainingError, OverloadedError, UnavailableError, or the engine's RequestError.
         """
         with self._observer.entered(request) as observed:
             if self._admission.draining:
@@ -164,14 +175,14 @@ class Pipeline:
         engine_deaths = 0
         route: Route | None = None
         while True:
-            if route and (reason := answer.ended(self._tokenizer.eos_token_ids)):
-                if text := answer.tail():  # only the last word was lost
-                    yield Chunk(text, (), len(answer.token_ids))
-                yield Done(reason, answer.usage(), route)
+            reason = FinishReason.DEADLINE if self._is_over(deadline) else None
+            if route and (reason := reason or answer.ended(self._tokenizer.eos_token_ids)):
+                for event in answer.end(reason, route):  # after an end, only the last word was lost
+                    yield event
                 return
             remaining = answer.remaining()
             query = self._hasher.query(remaining)
-            decision = self._decide(query, request.policy, avoid, begun=route is not None)
+            decision = self._decide(query, request, avoid, begun=route is not None)
             self._on_decision(request, decision)
             route = Route(request.id, self._node_id, decision.target, decision, decision.chosen.cached_tokens)
             yield route
@@ -185,32 +196,38 @@ class Pipeline:
                             if chunk := answer.accept(output, resumed_at):
                                 yield chunk
                             reason = FinishReason.STOP if answer.stops.found else output.finish_reason
+                            if reason is FinishReason.DEADLINE and not self._is_over(
+                                deadline, DEADLINE_SLACK_SECONDS
+                            ):
+                                raise PeerFailedError("it ended for a deadline that has not passed")
                             if reason is not None:
-                                if text := answer.tail():
-                                    yield Chunk(text, (), len(answer.token_ids))
-                                yield Done(reason, answer.usage(), route)
+                                for event in answer.end(reason, route):
+                                    yield event
                                 return
                     raise PeerFailedError("the answer ended without a reason")
             except (PeerBusyError, PeerRefusedError) as error:
                 avoid[decision.target] = str(error)
             except PeerFailedError as error:
                 avoid[decision.target] = str(error)
-                self._router.quarantine.failed(decision.target, self._clock())
+                if not self._is_over(deadline, DEADLINE_SLACK_SECONDS):  # then the call ended for that
+                    self._router.quarantine.failed(decision.target, self._clock())
             except EngineDiedError as error:
                 engine_deaths += 1
                 if engine_deaths >= MAX_ENGINE_DEATHS:
                     raise UnavailableError(str(error)) from error
 
-    def _decide(self, query: Query, policy: str, avoid: dict[NodeId, str], *, begun: bool) -> Decision:
+    def _is_over(self, deadline: float | None, slack_s: float = 0.0) -> bool:
+        return deadline is not None and self._clock() >= deadline - slack_s
+
+    def _decide(self, query: Query, request: Request, avoid: dict[NodeId, str], *, begun: bool) -> Decision:
         """The next place to try; raises OverloadedError when that is a full queue here.
 
         A request that was let in once, `begun`, always has a place here.
         """
         refused = sum(node_id != self._node_id for node_id in avoid)
-        if refused >= MAX_PEERS:
-            policy = "local"
+        policy = "local" if refused >= MAX_PEERS else request.policy
         stats = self._engine.stats
-        own = begun or self._admission.accepts_clients(stats)
+        own = begun or self._admission.accepts_clients(stats, request.client)
         if not self._engine.ready:
             avoid = {self._node_id: "its engine restarts", **avoid}
         elif not own:
@@ -228,7 +245,10 @@ class Pipeline:
         deadline: float | None,
     ) -> AsyncGenerator[TokenOutput, None]:
         if decision.target == self._node_id:
-            await self._wait_for_engine()
+            await self._wait_for_engine(deadline)
+            if self._is_over(deadline):
+                yield TokenOutput(request.id, 0, (), 0, FinishReason.DEADLINE)
+                return
             self._on_sent(self._node_id, query.hashes)
             outputs = self._engine.submit(
                 GenerationRequest(
@@ -242,9 +262,12 @@ class Pipeline:
                     deadline=deadline,
                 )
             )
-            async with aclosing(outputs):
-                async for output in outputs:
-                    yield output
+            uncached = len(request.token_ids) - decision.chosen.cached_tokens
+            with self._admission.queued(request.client, uncached) as place:
+                async with aclosing(outputs):
+                    async for output in outputs:
+                        place.leave()
+                        yield output
             return
         attempt = self._router.attempt(decision)
         self._on_sent(decision.target, query.hashes)
@@ -255,15 +278,17 @@ class Pipeline:
         finally:
             attempt.close()
 
-    async def _wait_for_engine(self) -> None:
-        """Raises UnavailableError when the engine doesn't come back in time."""
+    async def _wait_for_engine(self, deadline: float | None) -> None:
+        """Raises UnavailableError when the engine doesn't come back in time, nor before `deadline`."""
+        left = ENGINE_RESTART_SECONDS if deadline is None else deadline - self._clock()
         try:
-            async with asyncio.timeout(ENGINE_RESTART_SECONDS):
+            async with asyncio.timeout(min(ENGINE_RESTART_SECONDS, left)):
                 await self._engine.wait_ready()
         except TimeoutError:
-            raise UnavailableError(
-                "this node's engine is down and no peer can take the request; see the node's log"
-            ) from None
+            if not self._is_over(deadline):
+                raise UnavailableError(
+                    "this node's engine is down and no peer can take the request; see the node's log"
+                ) from None
 
     async def _forward(
         self,

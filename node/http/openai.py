@@ -17,6 +17,7 @@ FINISH_REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
     FinishReason.CANCELLED: "stop",
+    FinishReason.DEADLINE: "length",
 }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from engine.interface import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from node.request_builder import SamplingOptions
 
 
@@ -45,6 +46,8 @@ class GenerationBody(_Body):
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: Literal[1] = 1
+    priority: int = Field(0, ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)
+    timeout_s: float | None = Field(None, gt=0, allow_inf_nan=False)
     user: str | None = Field(None, description="Accepted for compatibility; identity comes from credentials.")
 
     def sampling(self) -> SamplingOptions:

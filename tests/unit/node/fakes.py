@@ -61,10 +61,11 @@ async def answer(
 
 @dataclass
 class FakeEngine:
-    """Answers correctly; dies `deaths` times, each after `lives` tokens."""
+    """Answers correctly; dies `deaths` times, each after `lives` tokens, or ends at a deadline."""
 
     deaths: int = 0
     lives: int = 2
+    expires_after: int | None = None
     queued: int = 0
     submitted: list[GenerationRequest] = field(default_factory=list)
     open: int = 0
@@ -84,6 +85,9 @@ class FakeEngine:
 
     async def flush(self) -> None: ...
 
+    async def check(self) -> str:
+        return ""
+
     async def outline(self, limit: int) -> tuple[CachedRun, ...]:
         return ()
 
@@ -100,6 +104,9 @@ class FakeEngine:
             outputs = answer(request.request_id, request.token_ids, request.sampling)
             async with aclosing(outputs):
                 async for output in outputs:
+                    if output.first_index == self.expires_after:
+                        yield replace(output, token_ids=(), finish_reason=FinishReason.DEADLINE)
+                        return
                     if self.deaths and output.first_index == self.lives:
                         self.deaths -= 1
                         self.ready = False

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.tokenizer import Tokenizer
-from node.config import NodeConfig
+from node.config import make_config
 from node.node import Node
 from tests.unit.engine.conftest import make_folder
 
@@ -22,14 +22,16 @@ async def test_an_engine_that_dies_before_the_mesh_starts_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Node(
-        NodeConfig(
-            model=str(make_folder(tmp_path / "model", "llama")),
-            state_dir=tmp_path / "state",
-            grpc_port=0,
-            http_port=0,
-            mdns=False,
-            threads=1,
-            kv_memory_mib=16,
+        make_config(
+            {
+                "model": str(make_folder(tmp_path / "model", "llama")),
+                "state_dir": tmp_path / "state",
+                "grpc_port": 0,
+                "http_port": 0,
+                "mdns": False,
+                "threads": 1,
+                "kv_memory_mib": 16,
+            }
         )
     )
     load = Tokenizer.load

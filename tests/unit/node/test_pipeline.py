@@ -15,7 +15,7 @@ from engine.block_hash import BlockHasher
 from engine.interface import FinishReason, SamplingParams, TokenOutput
 from engine.tokenizer import Tokenizer
 from node.admission import Admission
-from node.errors import DrainingError, OverloadedError, UnavailableError
+from node.errors import DeadlineExceededError, DrainingError, OverloadedError, UnavailableError
 from node.forwarding import Forwarder
 from node.in_flight import InFlight
 from node.metrics import Metrics
@@ -325,3 +325,65 @@ async def test_a_node_without_a_free_slot_uses_its_peers_and_alone_refuses() -> 
     alone.admission.max_requests = 0
     with pytest.raises(OverloadedError):
         await alone.ask()
+
+
+class Late:
+    """Moves a world's time past every deadline once so many tokens were delivered."""
+
+    def __init__(self, world: World, after: int) -> None:
+        self._world = world
+        self._after = after
+
+    async def ask(self, timeout_s: float = 5.0) -> list[Event]:
+        events: list[Event] = []
+        async with aclosing(self._world.pipeline.generate(request(), timeout_s)) as answer:
+            async for event in answer:
+                events.append(event)
+                if len(tokens_of(events)) == self._after:
+                    self._world.now += timeout_s
+        return events
+
+
+@pytest.mark.parametrize("delivered", [0, 2])
+async def test_a_peer_whose_call_ran_into_the_deadline_is_not_blamed(delivered: int) -> None:
+    world = World(a=delivered)
+    late = Late(world, delivered)
+    if delivered:
+        events = await late.ask()
+        assert tokens_of(events) == continuation(PROMPT, 6)[:delivered]
+        assert isinstance(events[-1], Done)
+        assert events[-1].reason is FinishReason.DEADLINE
+        assert world.count("ok", "forwarded") == 1
+    else:
+        with pytest.raises(DeadlineExceededError):
+            await late.ask()
+        assert world.count("deadline", "forwarded") == 1
+    assert not world.router.quarantine.remaining(A, world.now)
+    assert world.engine.submitted == []
+
+
+async def test_the_engine_is_told_the_deadline_and_its_end_is_the_answers() -> None:
+    world = World()
+    world.engine.expires_after = 3
+    events = await Late(world, 3).ask()
+    assert world.engine.submitted[0].deadline == 105.0
+    assert tokens_of(events) == continuation(PROMPT, 6)[:3]
+    assert isinstance(events[-1], Done)
+    assert events[-1].reason is FinishReason.DEADLINE
+
+
+async def test_a_deadline_before_the_first_token_is_an_error_of_its_own() -> None:
+    world = World()
+    world.engine.expires_after = 0
+    with pytest.raises(DeadlineExceededError):
+        await Late(world, 0).ask()
+    assert world.count("deadline", "local") == 1
+
+
+async def test_a_peer_cannot_end_an_answer_by_a_deadline_that_has_not_passed() -> None:
+    world = World(a=3)
+    world.peers.lies = [TokenOutput("r1", 0, (), 4, FinishReason.DEADLINE)]
+    events = await world.ask()
+    assert tokens_of(events) == continuation(PROMPT, 6)
+    assert routes_of(events) == [A, SELF]
+    assert world.router.quarantine.remaining(A, world.now)
