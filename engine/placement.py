@@ -64,8 +64,11 @@ def _check_cpu(options: EngineConfig) -> None:
 
 
 def _check_gpu(options: EngineConfig, gpu: Gpu) -> None:
-    if gpu.lacking:
+    if gpu.lacking and options.device == "cuda":
         raise EngineConfigError(f"device 'cuda' can't be used: {gpu.lacking}, or choose device 'cpu'")
+    if gpu.lacking:
+        wish = "precision 'bf16'" if options.precision == "bf16" else "backend 'triton'"
+        raise EngineConfigError(f"{wish} needs a GPU: {gpu.lacking}, or choose 'auto'")
     if options.backend == "native":
         raise EngineConfigError("backend 'native' runs on the CPU only; choose 'auto' or device 'cpu'")
     if options.precision == "stored":

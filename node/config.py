@@ -17,6 +17,7 @@ from overlay.core.routing import DEFAULT_POLICY, POLICIES
 DEFAULT_GRPC_PORT = 7070
 DEFAULT_HTTP_PORT = 8080
 ENVIRONMENT_PREFIX = "RUMORMILL_"
+LEAST_KV_MIB = 16
 
 
 class NodeConfig(BaseModel):
@@ -52,14 +53,27 @@ class NodeConfig(BaseModel):
     model: str = Field(
         "smollm2", description="Model: 'smollm2' (embedded), a Hugging Face folder, or a GGUF file."
     )
-    precision: Literal["fp16", "fp32", "stored"] = Field(
-        "fp16",
-        description="Weight precision: fp32 is the reference, fp16 the faster equal, stored keeps a GGUF "
-        "file's own 4 or 8 bits.",
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the engine computes; auto takes a GPU where PyTorch finds one."
+    )
+    precision: Literal["auto", "fp16", "bf16", "fp32", "stored"] = Field(
+        "auto",
+        description="Weight precision: fp32 is the reference, fp16 the faster equal (auto on a CPU), bf16 "
+        "for GPUs (auto there), stored keeps a GGUF file's own 4 or 8 bits (CPU).",
     )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of the engine; 0 means every core.")
     kv_memory_mib: int = Field(
-        512, ge=16, le=1 << 24, description="Memory for the KV cache, in MiB; prefixes live in it."
+        0,
+        ge=0,
+        le=1 << 24,
+        description="Memory for the KV cache, in MiB; prefixes live in it. 0 is 1024, or on a GPU "
+        "--kv-memory-fraction.",
+    )
+    kv_memory_fraction: float = Field(
+        0.0,
+        ge=0.0,
+        le=0.95,
+        description="The same as a share of the memory that is free beside the weights; 0 is 0.85 on a GPU.",
     )
     max_running: int = Field(16, ge=1, le=1024, description="Requests generating at the same time.")
     max_queued_tokens: int = Field(
@@ -148,6 +162,8 @@ def make_config(values: dict[str, Any]) -> NodeConfig:
         raise StartupError("--token, --token-file and --certs are ways to trust; give one of them")
     if config.also_accept and (config.certs or config.token_file):
         raise StartupError("--also-accept goes with --token; a --token-file holds all of them")
+    if 0 < config.kv_memory_mib < LEAST_KV_MIB:
+        raise StartupError(f"--kv-memory-mib: at least {LEAST_KV_MIB} (got {config.kv_memory_mib})")
     if bool(config.http_cert) != bool(config.http_key):
         raise StartupError("--http-cert and --http-key belong together; give both")
     if not is_loopback(config.http_listen) and not (config.http_cert and config.api_keys):

@@ -176,9 +176,11 @@ class Node:
             EngineConfig(
                 block_hash_key=self.credentials.block_hash_key,
                 model=config.model,
+                device=config.device,
                 precision=config.precision,
                 threads=config.threads,
                 kv_memory_bytes=config.kv_memory_mib << 20,
+                kv_memory_fraction=config.kv_memory_fraction,
                 max_running=config.max_running,
                 max_waiting=MAX_WAITING,
             ),

@@ -55,8 +55,8 @@ def test_auto_takes_the_gpu_where_it_can(
     ("gpu", "options", "says"),
     [
         (NONE, {"device": "cuda"}, "nvidia-smi, or choose device 'cpu'"),
-        (NONE, {"precision": "bf16"}, "choose device 'cpu'"),
-        (NONE, {"backend": "triton"}, "choose device 'cpu'"),
+        (NONE, {"precision": "bf16"}, "precision 'bf16' needs a GPU.*nvidia-smi, or choose 'auto'"),
+        (NONE, {"backend": "triton"}, "backend 'triton' needs a GPU.*nvidia-smi, or choose 'auto'"),
         (AMPERE, {"device": "cpu", "precision": "bf16"}, "choose 'fp16' or 'fp32'"),
         (AMPERE, {"device": "cpu", "backend": "triton"}, "choose 'auto', 'native' or 'torch'"),
         (AMPERE, {"device": "cuda", "backend": "native"}, "choose 'auto' or device 'cpu'"),

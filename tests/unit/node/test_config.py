@@ -45,6 +45,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ("grpc_port", 70000),
         ("kv_memory_mib", 1),
         ("precision", "int3"),
+        ("device", "tpu"),
+        ("kv_memory_fraction", 1.0),
         ("threads", "many"),
         ("policy", "best"),
     ],
