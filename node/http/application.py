@@ -46,7 +46,7 @@ def make_application(
     callers: Callers,
     budget: CallBudget,
 ) -> FastAPI:
-    """The whole HTTP door as an ASGI application; without `api_keys` whoever reaches it may use it."""
+    """The whole HTTP door as an ASGI application."""
     application = FastAPI(title="rumormill", version=VERSION, openapi_url="/openapi.json", redoc_url=None)
     door = _Door(builder, pipeline, info, tenants, callers)
 
@@ -107,13 +107,14 @@ class _Door:
             body.sampling(),
             model=body.model,
             caller=self._tenants.caller(self.caller(http)),
+            priority=body.priority,
             traceparent=valid_traceparent(http.headers.get(TRACEPARENT)),
         )
         style = AnswerFormat(request, self._info.model_name, chat=chat, include_usage=body.include_usage)
         try:
             if body.stream:
-                return await until_disconnect(http, self._streamed(request, style))
-            return await until_disconnect(http, self._whole(request, style))
+                return await until_disconnect(http, self._streamed(request, body.timeout_s, style))
+            return await until_disconnect(http, self._whole(request, body.timeout_s, style))
         except ClientGoneError:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
 
@@ -121,9 +122,9 @@ class _Door:
         """Who calls, for tenant isolation; raises UnauthenticatedError or ForbiddenError."""
         return self._callers.identify(http).name
 
-    async def _streamed(self, request: Request, style: AnswerFormat) -> Response:
+    async def _streamed(self, request: Request, timeout_s: float | None, style: AnswerFormat) -> Response:
         """Waits for the first token, so that a request that can't be served gets a status of its own."""
-        events = self._pipeline.generate(request)
+        events = self._pipeline.generate(request, timeout_s)
         head: list[Event] = []
         try:
             with engine_errors_as_request_errors():
@@ -139,11 +140,11 @@ class _Door:
             headers={**route_headers(routes[-1]), "cache-control": "no-cache"},
         )
 
-    async def _whole(self, request: Request, style: AnswerFormat) -> Response:
+    async def _whole(self, request: Request, timeout_s: float | None, style: AnswerFormat) -> Response:
         last: list[Done] = []
 
         async def noted() -> AsyncGenerator[Event, None]:
-            async with aclosing(self._pipeline.generate(request)) as events:
+            async with aclosing(self._pipeline.generate(request, timeout_s)) as events:
                 async for event in events:
                     if isinstance(event, Done):
                         last.append(event)
