@@ -7,7 +7,7 @@ import logging
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from certs.credentials import Credentials
@@ -27,6 +27,9 @@ from node.admin_service import AdminService
 from node.admission import Admission
 from node.call_budget import CallBudget
 from node.config import NodeConfig
+from node.dashboard.dashboard import Dashboard
+from node.dashboard.routes import add_dashboard
+from node.dashboard.state_times import StateTimes
 from node.decisions import DecisionFeed
 from node.errors import StartupError
 from node.forwarding import Forwarder
@@ -44,6 +47,7 @@ from node.observer import Observer
 from node.overlay_service import OverlayService
 from node.own_blocks import OwnBlocks
 from node.pipeline import Pipeline
+from node.portrait import SelfPortrait
 from node.prompt_hasher import PromptHasher
 from node.request import Request
 from node.request_builder import RequestBuilder
@@ -51,10 +55,11 @@ from node.served import Served
 from node.state import StateDir
 from node.tenants import Tenants
 from node.tracing import PassingTracer, Tracer
+from node.traffic import Traffic
 from overlay.core.errors import OverlayError
 from overlay.core.router import Router
 from overlay.core.routing import Decision
-from overlay.core.types import Address, Epoch, Load, NodeId
+from overlay.core.types import Address, BlockHash, Epoch, Load, NodeId
 from overlay.core.views import MemberChanged, Notification
 from overlay.net.bootstrap import Seeds
 from overlay.net.mesh import Mesh, MeshOptions
@@ -81,6 +86,8 @@ class Node:
     router: Router
     tenants: Tenants
     observer: Observer
+    portrait: SelfPortrait
+    dashboard: Dashboard
     grpc_server: GrpcServer
     http_server: HttpServer
 
@@ -93,6 +100,8 @@ class Node:
         self.admission = Admission(config.max_queued_tokens, config.max_running + MAX_WAITING)
         self.blocks = OwnBlocks()
         self.decisions = DecisionFeed()
+        self.traffic = Traffic()
+        self.state_times = StateTimes()
         self.metrics = Metrics()
         self.started_at = time.monotonic()
         self._budget = CallBudget()
@@ -212,7 +221,8 @@ class Node:
     def _make_pipeline(self, tokenizer: Tokenizer) -> None:
         info = self.engine.info
         self.builder = RequestBuilder(tokenizer, info, alias=self.config.model)
-        self.hasher = PromptHasher(BlockHasher(self.credentials.block_hash_key, info.block_size), self.blocks)
+        hasher = BlockHasher(self.credentials.block_hash_key, info.block_size)
+        self.hasher = PromptHasher(hasher, self.blocks)
         self.router = Router(self.mesh, info.namespace.model, self.config.policy, random.Random())
         self.pipeline = Pipeline(
             self.mesh.node_id,
@@ -225,8 +235,10 @@ class Node:
             self.in_flight,
             self.observer,
             on_decision=self.decisions.publish,
-            on_sent=self.mesh.note_forwarded,
+            on_sent=self._sent,
         )
+        self.portrait = SelfPortrait(self.mesh, self.engine, self.blocks, self.traffic)
+        self.dashboard = Dashboard(self, tokenizer, hasher)
 
     async def _open_doors(self, http_socket: socket.socket) -> None:
         server = self.grpc_server
@@ -236,7 +248,9 @@ class Node:
         )
         server.add(
             overlay_pb2_grpc.add_OverlayServicer_to_server,
-            OverlayService(self.mesh, self.engine, self.admission, self.in_flight, self.observer),
+            OverlayService(
+                self.mesh, self.engine, self.admission, self.in_flight, self.observer, self.portrait
+            ),
         )
         server.add(admin_pb2_grpc.add_AdminServicer_to_server, AdminService(self))
         register_live_metrics(self.metrics, self)
@@ -254,9 +268,11 @@ class Node:
             callers,
             self._budget,
         )
+        add_dashboard(application, self.dashboard, callers)
         self.http_server = HttpServer(application, http_socket, self._http_certificate)
         await self.http_server.start()
         self._stack.push_async_callback(self.http_server.stop)
+        self._stack.push_async_callback(self.dashboard.close)
         log.info("node %s serves gRPC on %s and HTTP on %s", self.node_id, self.grpc_address, self.http_url)
 
     def _addresses(self) -> tuple[Address, ...]:
@@ -322,8 +338,16 @@ class Node:
         )
 
     def _notice(self, news: Notification) -> None:
-        if isinstance(news, MemberChanged) and news.state is None:
-            self.router.forget(news.node_id)
+        if isinstance(news, MemberChanged):
+            self.state_times.note(news.node_id, news.state)
+            if news.state is None:
+                self.router.forget(news.node_id)
+                self.traffic.forget(news.node_id)
+
+    def _sent(self, node_id: NodeId, hashes: Sequence[BlockHash]) -> None:
+        self.mesh.note_forwarded(node_id, hashes)
+        if node_id != self.node_id:
+            self.traffic.note_sent(node_id)
 
     def _blocks_changed(self, events: BlockEvents) -> None:
         self.blocks.apply(events)

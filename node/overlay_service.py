@@ -13,17 +13,22 @@ import grpc.aio
 from engine.interface import EngineClient, FinishReason, GenerationRequest, TokenOutput
 from node import wire
 from node.admission import Admission
+from node.authorization import caller
 from node.errors import InvalidRequestError
 from node.forwarding import BUSY_TRAILER, MAX_HOPS
 from node.grpc_errors import grpc_statuses
 from node.in_flight import InFlight
 from node.observer import ForwardedHere, Observer
+from node.portrait import SelfPortrait, portrait_to_pb
 from node.tracing import traceparent_in
-from overlay.net.codec import NODE_ID_BYTES, encode_load, node_id_from_bytes
+from overlay.core.types import NodeId
+from overlay.net.codec import encode_load, node_id_bytes, node_id_from_bytes
 from overlay.net.mesh import Mesh
 from rumormill.v1 import overlay_pb2, overlay_pb2_grpc
 
 MAX_REQUEST_ID_CHARACTERS = 64
+MAX_TENANT_LENGTH = 64
+"""Of what tells a caller from others; nodes send 16 bytes and 32 characters."""
 
 
 class OverlayService(overlay_pb2_grpc.OverlayServicer):
@@ -36,12 +41,14 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
         admission: Admission,
         in_flight: InFlight,
         observer: Observer,
+        portrait: SelfPortrait,
     ) -> None:
         self._mesh = mesh
         self._engine = engine
         self._admission = admission
         self._in_flight = in_flight
         self._observer = observer
+        self._portrait = portrait
 
     async def Gossip(
         self,
@@ -71,6 +78,13 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
                 async with aclosing(self._stream(generation, observed)) as responses:
                     async for response in responses:
                         yield response
+
+    async def Describe(
+        self,
+        request: overlay_pb2.DescribeRequest,
+        context: grpc.aio.ServicerContext[overlay_pb2.DescribeRequest, overlay_pb2.DescribeResponse],
+    ) -> overlay_pb2.DescribeResponse:
+        return portrait_to_pb(await self._portrait.now(), request.runs)
 
     async def _stream(
         self, generation: GenerationRequest, observed: ForwardedHere
@@ -108,12 +122,14 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
         namespace = wire.namespace_from_pb(request.namespace)
         if request.hops != MAX_HOPS:
             raise InvalidRequestError(f"a forwarded request has made {MAX_HOPS} hop, not {request.hops}")
-        if len(request.entry_node) != NODE_ID_BYTES:
-            raise InvalidRequestError(f"entry_node must have {NODE_ID_BYTES} bytes")
+        if request.entry_node != node_id_bytes(NodeId(caller().node_id)):
+            raise InvalidRequestError("entry_node is not the node that calls")
         if not 0 < len(request.request_id) <= MAX_REQUEST_ID_CHARACTERS:
             raise InvalidRequestError(f"request_id must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
         if request.delivered > len(request.prompt.ids):
             raise InvalidRequestError("more tokens were delivered than the prompt has")
+        if max(len(namespace.salt), len(request.client)) > MAX_TENANT_LENGTH:
+            raise InvalidRequestError(f"salt and client have at most {MAX_TENANT_LENGTH} bytes or characters")
         if namespace.model != self._engine.info.namespace.model:
             raise InvalidRequestError("this node serves another model, or other weights under the same name")
         return GenerationRequest(

@@ -12,7 +12,7 @@ from node.http.callers import Callers
 from node.http.json_depth import json_depth
 from node.http.refusals import error_response
 
-API_PREFIX = "/v1/"
+GUARDED = ("/v1/", "/dashboard/")
 
 
 class _HungUpError(Exception):
@@ -29,7 +29,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if scope["type"] != "http" or not scope["path"].startswith(API_PREFIX):
+            if scope["type"] != "http" or not scope["path"].startswith(GUARDED):
                 await self._pass(scope, receive, send)
                 return
             # Nobody's body is read before it is known whose it is.
