@@ -16,6 +16,8 @@ from certs.token_source import node_credentials
 from node.client import Client
 from node.demo.local_mesh import LocalMesh
 from node.forwarding import BUSY_TRAILER
+from overlay.core.types import NodeId
+from overlay.net.codec import node_id_bytes
 from rumormill.v1 import inference_pb2, overlay_pb2, overlay_pb2_grpc
 
 pytestmark = pytest.mark.e2e
@@ -43,15 +45,17 @@ def forward(mesh: LocalMesh, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         ) as channel,
         mesh.client(0) as client,
     ):
-        yield Forward(overlay_pb2_grpc.OverlayStub(channel), client.status().model.namespace)
+        stub, model = overlay_pb2_grpc.OverlayStub(channel), client.status().model.namespace
+        yield Forward(stub, model, NodeId(credentials.node_id))
 
 
 class Forward:
     """Sends one small request; the time until the peer's first word, and whether it was BUSY."""
 
-    def __init__(self, stub: overlay_pb2_grpc.OverlayStub, model: bytes) -> None:
+    def __init__(self, stub: overlay_pb2_grpc.OverlayStub, model: bytes, node_id: NodeId) -> None:
         self._stub = stub
         self._model = model
+        self._node_id = node_id
         self._number = 0
 
     def refused(self, **fields: Any) -> grpc.Call:
@@ -64,11 +68,11 @@ class Forward:
         self._number += 1
         good: dict[str, Any] = {
             "request_id": f"r{self._number}",
-            "entry_node": bytes(32),
+            "entry_node": node_id_bytes(self._node_id),
             "hops": 1,
             "namespace": overlay_pb2.Namespace(model=self._model),
             "prompt": inference_pb2.TokenIds(ids=[1, 2, 3]),
-            "sampling": inference_pb2.Sampling(max_tokens=1, top_p=1),
+            "sampling": inference_pb2.Sampling(max_tokens=1, top_p=1, repetition_penalty=1),
         }
         return overlay_pb2.ForwardRequest(**good | fields)
 
@@ -124,9 +128,12 @@ def test_a_full_node_is_busy_at_once_and_open_again_soon(mesh: LocalMesh, forwar
 def test_what_a_peer_may_not_send_is_refused_by_status(forward: Forward) -> None:
     for field, value, says in (
         ("hops", 2, "1 hop"),
+        ("entry_node", bytes(32), "entry_node"),
+        ("client", "x" * 65, "client"),
         ("request_id", "", "request_id"),
         ("request_id", "x" * 65, "request_id"),
         ("namespace", overlay_pb2.Namespace(model=b"other"), "another model"),
+        ("namespace", overlay_pb2.Namespace(salt=bytes(65)), "salt"),
         ("prompt", inference_pb2.TokenIds(), "token"),
         ("prompt", inference_pb2.TokenIds(ids=[10**9]), "49151"),
         ("sampling", inference_pb2.Sampling(max_tokens=1, temperature=-1, top_p=1), "temperature"),
