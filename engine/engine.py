@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -17,7 +19,8 @@ from engine.block_hash import BlockHasher
 from engine.blocks import BlockPool
 from engine.config import DEFAULT_MODEL, EngineConfig
 from engine.cost import CostMeter
-from engine.errors import DuplicateRequestError, QueueFullError
+from engine.errors import DuplicateRequestError, InvalidTokenIdsError, QueueFullError
+from engine.grammar import Grammars
 from engine.interface import (
     BlockEvents,
     EngineInfo,
@@ -33,12 +36,15 @@ from engine.model_files import open_model
 from engine.outline import CachedRun
 from engine.prefix_cache import PrefixCache
 from engine.requests import check_request, most_tokens
-from engine.runner import ModelRunner, Sample
-from engine.scheduler import Scheduler
+from engine.runner import ModelRunner, Result
+from engine.scheduler import Scheduler, Work
 from engine.sequence import Sequence
 from engine.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS: Final = (1, 48, 1, 48)
+
+_GUESSING_BACKENDS: Final = ("native", "torch")
+"""Those where a few more tokens per stream cost little; on a GPU they would also leave the captured graphs."""
 
 _PATIENCE_SECONDS: Final = 0.5
 """How often a begun answer that waits for its turn says that it still lives."""
@@ -68,7 +74,9 @@ class Engine:
         self._clock = clock
         self._patient_until = 0.0
         self._files = files
+        self._grammars = Grammars(files)
         self._runner = ModelRunner(decoder)
+        self._guesses = decoder.backend in _GUESSING_BACKENDS
         self._sequences: dict[str, Sequence] = {}
         self._ids = itertools.count()
         self._cost = CostMeter()
@@ -115,7 +123,12 @@ class Engine:
         sampling = request.sampling
         ends = frozenset() if sampling.ignore_eos else self._files.config.eos_token_ids
         room = most_tokens(self.info) - len(request.token_ids)
-        sequence = Sequence(request, min(sampling.max_tokens, room), ends | sampling.stop_token_ids)
+        constraint = None
+        if sampling.grammar:
+            answer = request.token_ids[len(request.token_ids) - request.resumed_tokens :]
+            constraint = self._grammars.constraint(sampling.grammar, answer)
+        stop_ids = ends | sampling.stop_token_ids
+        sequence = Sequence(request, min(sampling.max_tokens, room), stop_ids, constraint)
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
 
@@ -130,16 +143,19 @@ class Engine:
         started = time.perf_counter()
         outputs = self._expired()
         decoding = self._scheduler.decoding
-        works = self._scheduler.schedule(self._prefill_allowance(decoding))
+        price = self._cost.guess_price(decoding) if self._guesses else 1.0
+        works = self._scheduler.schedule(self._prefill_allowance(decoding), price)
         if not works:
             return outputs
-        sampled = self._runner.run(works)
+        results = self._runner.run(works)
         outputs += self._patient()
         for work in works:
-            self._scheduler.advance(work)
-            if work in sampled:
-                outputs.append(self._emit(work.sequence, sampled[work]))
-        self._cost.observe(sum(work.count for work in works), decoding, time.perf_counter() - started)
+            if work in results:
+                outputs.append(self._emit(work, results[work]))
+            else:
+                self._scheduler.advance(work)
+        tokens, guesses = sum(work.count for work in works), sum(len(work.guesses) for work in works)
+        self._cost.observe(tokens, decoding, time.perf_counter() - started, guesses)
         return outputs
 
     def flush(self) -> None:
@@ -173,7 +189,7 @@ class Engine:
         requests = [
             GenerationRequest(
                 f"generate-{next(self._ids)}",
-                tuple(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt),
+                _token_ids(tokenizer, prompt),
                 self.info.namespace,
                 sampling,
             )
@@ -228,15 +244,29 @@ class Engine:
             if sequence.generated and sequence.uncomputed > 1
         ]
 
-    def _emit(self, sequence: Sequence, sample: Sample) -> TokenOutput:
-        index = sequence.generated
-        reason = sequence.append(sample.token)
-        request_id = sequence.request.request_id
+    def _emit(self, work: Work, result: Result) -> TokenOutput:
+        sequence = work.sequence
+        index, tokens = sequence.generated, []
+        reason = None
+        for sample in result.samples:
+            tokens.append(sample.token)
+            reason = sequence.append(sample.token)
+            if reason is not None:
+                break
+        self._scheduler.advance(work, len(tokens))
+        sequence.scored += len(result.prompt_logprobs)
         if reason is not None:
-            del self._sequences[request_id]
+            del self._sequences[sequence.request.request_id]
             self._scheduler.remove(sequence)
-        cached = sequence.cached_tokens or 0
-        return TokenOutput(request_id, index, (sample.token,), cached, reason, sample.logprobs)
+        return TokenOutput(
+            sequence.request.request_id,
+            index,
+            tuple(tokens),
+            sequence.cached_tokens or 0,
+            reason,
+            tuple(logprobs for sample in result.samples[: len(tokens)] for logprobs in sample.logprobs),
+            result.prompt_logprobs,
+        )
 
     def _reset(self) -> None:
         hasher = BlockHasher(self._config.block_hash_key, self._config.block_size)
@@ -256,6 +286,16 @@ class Engine:
             tokens = sum(work.count for work in works)
             self._cost.observe(tokens, tokens if tokens == 1 else 0, time.perf_counter() - started)
             self._scheduler.remove(sequence)
+
+
+def _token_ids(tokenizer: Tokenizer, prompt: str | Items[int]) -> tuple[int, ...]:
+    """A prompt's own ids, of whatever integer type; raises InvalidTokenIdsError for others."""
+    if isinstance(prompt, str):
+        return tuple(tokenizer.encode(prompt))
+    try:
+        return tuple(map(operator.index, prompt))
+    except TypeError as error:
+        raise InvalidTokenIdsError("a prompt is a text or a sequence of whole numbers") from error
 
 
 def _wordless(sequence: Sequence, reason: FinishReason | None = None) -> TokenOutput:

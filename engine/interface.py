@@ -35,7 +35,9 @@ class SamplingParams:
 
     `min_p` drops tokens less likely than that share of the likeliest one. `repetition_penalty` counts
     prompt and answer (arXiv 1909.05858); presence and frequency count the answer alone. `logit_bias` has
-    (token id, bias) pairs. `logprobs` asks for each token's log-probability and that many likeliest ones.
+    (token id, bias) pairs. `logprobs` asks for each token's log-probability and that many likeliest ones,
+    `prompt_logprobs` for the same of the prompt's tokens after the first. `grammar` is what the answer must
+    match, in llguidance's Lark; empty is anything (engine/grammar.py).
     """
 
     max_tokens: int = 256
@@ -51,6 +53,8 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,8 @@ class TokenOutput:
     """Tokens generated since the last output of the same request; the last one has a reason.
 
     A token that ends the answer (FinishReason.STOP) is the last of `token_ids`. One without tokens or reason
-    says that a begun answer waits for its turn to go on.
+    says that a begun answer waits for its turn to go on, or brings `prompt_logprobs`: those asked for come in
+    order and in parts, the last with the first token.
     """
 
     request_id: str
@@ -97,6 +102,7 @@ class TokenOutput:
     cached_tokens: int
     finish_reason: FinishReason | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

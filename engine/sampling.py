@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,17 @@ MAX_LOGIT_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
 """As many as OpenAI's interface offers."""
 
+_INTEGERS = ("max_tokens", "top_k", "seed", "logprobs", "prompt_logprobs")
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+_OPTIONAL = ("logprobs", "prompt_logprobs")
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -35,9 +47,10 @@ Ids = npt.NDArray[np.int64]
 
 def check_sampling(sampling: SamplingParams, vocabulary_size: int) -> None:
     """Raises InvalidSamplingError for values without a meaning."""
+    _check_types(sampling)
     if sampling.max_tokens < 1:
         raise InvalidSamplingError(f"max_tokens must be at least 1, not {sampling.max_tokens}")
-    if not (math.isfinite(sampling.temperature) and 0.0 <= sampling.temperature <= 100.0):
+    if not 0.0 <= sampling.temperature <= 100.0:
         raise InvalidSamplingError(f"temperature must be between 0 and 100, not {sampling.temperature}")
     if not 0.0 < sampling.top_p <= 1.0:
         raise InvalidSamplingError(f"top_p must be above 0 and at most 1, not {sampling.top_p}")
@@ -60,8 +73,10 @@ def check_sampling(sampling: SamplingParams, vocabulary_size: int) -> None:
         raise InvalidSamplingError(
             f"logit_bias needs token ids below {vocabulary_size} and biases from -100 to 100"
         )
-    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_TOP_LOGPROBS:
-        raise InvalidSamplingError(f"logprobs must be from 0 to {MAX_TOP_LOGPROBS}, not {sampling.logprobs}")
+    for name in ("logprobs", "prompt_logprobs"):
+        count = getattr(sampling, name)
+        if count is not None and not 0 <= count <= MAX_TOP_LOGPROBS:
+            raise InvalidSamplingError(f"{name} must be from 0 to {MAX_TOP_LOGPROBS}, not {count}")
     if len(sampling.stop_token_ids) > MAX_STOP_TOKEN_IDS:
         raise InvalidSamplingError(
             f"at most {MAX_STOP_TOKEN_IDS} stop_token_ids, not {len(sampling.stop_token_ids)}"
@@ -70,16 +85,46 @@ def check_sampling(sampling: SamplingParams, vocabulary_size: int) -> None:
         raise InvalidSamplingError(f"stop_token_ids must be below the vocabulary size, {vocabulary_size}")
 
 
+def _check_types(sampling: SamplingParams) -> None:
+    """What a caller without a type checker may have given; numpy's numbers will do."""
+    for kind, names in ((Integral, _INTEGERS), (Real, _NUMBERS)):
+        for name in names:
+            value = getattr(sampling, name)
+            if not _is(kind, value) and not (value is None and name in _OPTIONAL):
+                raise InvalidSamplingError(f"{name} must be a number, not {value!r}")
+    if not isinstance(sampling.stop_token_ids, frozenset):
+        raise InvalidSamplingError("stop_token_ids must be a frozenset")
+    if not all(_is(Integral, token) for token in sampling.stop_token_ids):
+        raise InvalidSamplingError("stop_token_ids must be whole numbers")
+    pairs = sampling.logit_bias
+    if not isinstance(pairs, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise InvalidSamplingError("logit_bias must be a tuple of (token id, bias) pairs")
+    if not all(_is(Integral, token) and _is(Real, bias) for token, bias in pairs):
+        raise InvalidSamplingError("logit_bias must be pairs of numbers")
+
+
+def _is(kind: type, value: object) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 def is_plain_greedy(sampling: SamplingParams) -> bool:
     """Whether the largest logit as it is decides."""
-    return sampling.temperature == 0.0 and not _adjusts(sampling)
+    return sampling.temperature == 0.0 and not sampling.grammar and not _adjusts(sampling)
 
 
-def sample(logits: Floats, sampling: SamplingParams, token_ids: Sequence[int], answer_start: int) -> int:
+def sample(
+    logits: Floats,
+    sampling: SamplingParams,
+    token_ids: Sequence[int],
+    answer_start: int,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> int:
     """The next token of a sequence `token_ids` whose answer begins at `answer_start`.
 
-    `logits` [vocabulary] are those after its last token.
+    `logits` [vocabulary] are those after its last token; a token that is not `allowed` is never picked.
     """
+    if allowed is not None:
+        logits = np.where(allowed, logits, np.float32(-np.inf))
     if _adjusts(sampling):
         logits = _adjusted(logits, sampling, token_ids, answer_start)
     if sampling.temperature == 0.0:
@@ -142,7 +187,8 @@ def _adjusted(
 
 def _candidates(logits: Floats, sampling: SamplingParams) -> tuple[Ids, npt.NDArray[np.float64]]:
     """The token ids that min-p, top-k and top-p leave, with their logits divided by the temperature."""
-    scores = logits.astype(np.float64) / sampling.temperature
+    with np.errstate(over="ignore"):  # next to no temperature leaves the likeliest alone
+        scores = (logits.astype(np.float64) - logits.max()) / sampling.temperature
     ids = np.arange(len(scores))
     if sampling.min_p:
         ids = np.flatnonzero(scores >= scores.max() + math.log(sampling.min_p))

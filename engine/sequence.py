@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
+from engine.grammar import Constraint
 from engine.interface import FinishReason, GenerationRequest
 from engine.prefix_cache import Node
+from engine.speculation import Speculator
 
 
 class Sequence:
     """The tokens of a request, how many are computed, and the blocks that hold their keys and values.
 
-    `path` are the cached blocks it references, `private` the blocks after them that are its own. `arrival`
+    `path` are the cached blocks it references, `private` the blocks after them that are its own. `scored` of
+    the prompt's log-probabilities have been told, where they were asked for. `arrival`
     numbers sequences in the order in which they came.
     """
 
-    def __init__(self, request: GenerationRequest, max_tokens: int, stop_ids: frozenset[int]) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        max_tokens: int,
+        stop_ids: frozenset[int],
+        constraint: Constraint | None = None,
+    ) -> None:
         self.request = request
+        self.constraint = constraint
         self.token_ids = list(request.token_ids)
         self.max_tokens = max_tokens
         self.stop_ids = stop_ids
         self.computed = 0
         self.cached_tokens: int | None = None
+        self.scored = 0
         self.path: list[Node] = []
         self.private: list[int] = []
         self.expected_prefill = len(self.token_ids)
         self.arrival: int | None = None
+        self.speculator = Speculator()
 
     @property
     def answer_start(self) -> int:
         """Where the answer begins, on whichever engine it was."""
         return len(self.request.token_ids) - self.request.resumed_tokens
+
+    @property
+    def unscored(self) -> range:
+        """Positions whose logits give the prompt's log-probabilities that are still to be told."""
+        if self.request.sampling.prompt_logprobs is None:
+            return range(0)
+        return range(self.scored, self.answer_start - 1)
+
+    @property
+    def is_predictable(self) -> bool:
+        """Whether a step may compute tokens that are only guessed: a grammar must see each one first."""
+        return self.constraint is None
 
     @property
     def generated(self) -> int:
@@ -52,6 +76,10 @@ class Sequence:
     def append(self, token: int) -> FinishReason | None:
         """Adds a sampled token, and says whether that ends the answer."""
         self.token_ids.append(token)
+        if self.constraint is not None:
+            if self.constraint.failed:
+                return FinishReason.LENGTH
+            self.constraint.accept(token)
         if token in self.stop_ids:
             return FinishReason.STOP
         if self.generated >= self.max_tokens:

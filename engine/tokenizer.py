@@ -19,6 +19,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import ModelDamagedError, RequestError
+from engine.grammar import Grammars
 from engine.model_files import ModelFiles, open_model
 
 _REPLACEMENT: Final = "\ufffd"
@@ -40,6 +41,7 @@ class Tokenizer:
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._files = files
         self.model_name = files.source.name
         self.eos_token_ids = files.config.eos_token_ids
         self.context_tokens = files.config.context_tokens
@@ -77,6 +79,11 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, special tokens left out; ids outside the vocabulary are nothing."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """What answers can be made to match, in this model's vocabulary."""
+        return Grammars(self._files)
 
     @cached_property
     def _compiled_template(self) -> jinja2.Template:

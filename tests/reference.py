@@ -34,6 +34,12 @@ class Reference:
         answer: list[int] = whole[0, len(prompt) :].tolist()
         return answer
 
+    def logprobs(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Log-probabilities [len(token_ids), vocabulary] of what follows each token."""
+        with torch.inference_mode():
+            logits: torch.Tensor = self._model(torch.tensor([list(token_ids)])).logits[0]
+        return logits.log_softmax(dim=-1)
+
     def errors(self, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
         """How far each token that isn't the reference's choice is from it in logits; empty when all agree.
 
