@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from tests.e2e.conftest import rumormill
 
 pytestmark = pytest.mark.e2e
 
+GOSSIP_SECONDS = 30.0
 QUESTION = "Name the planets of the solar system, from the one nearest to the sun outwards."
 
 
@@ -61,7 +63,8 @@ def test_a_prompt_goes_where_its_prefix_is_cached(mesh: LocalMesh) -> None:
 def wait_until_cached(mesh: LocalMesh, prompt: str) -> None:
     """Until the first node believes that the second has the prompt's blocks."""
     with mesh.client(0) as client:
-        for _ in range(200):
+        deadline = time.monotonic() + GOSSIP_SECONDS
+        while time.monotonic() < deadline:
             explained = client.explain(prompt)
             if any(not c.is_self and c.cached_tokens for c in explained.candidates):
                 return

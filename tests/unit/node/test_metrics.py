@@ -21,6 +21,7 @@ from node.served import Served
 from node.tracing import PassingTracer
 from overlay.core.router import Router
 from overlay.core.types import NodeId
+from overlay.core.views import PeerView
 from tests.unit.node.fakes import NAMESPACE, FakeHearsay, peer_view
 from tests.unit.node.observations import PEER, SELF, decision, done, request, route
 
@@ -33,7 +34,7 @@ class Node:
     """As much of a node as is measured."""
 
     def __init__(self) -> None:
-        self.peers = (peer_view(NodeId("b")),)
+        self.peers: tuple[PeerView, ...] = (peer_view(NodeId("b")),)
         self.mesh = SimpleNamespace(
             gossip_bytes={("sent", "heads"): 10, ("received", "load"): 20}, peers=lambda: self.peers
         )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from engine.interface import FinishReason, TokenOutput
@@ -53,7 +58,10 @@ def test_without_opentelemetry_the_callers_trace_passes_through() -> None:
     assert span.traceparent == PARENT
 
 
-class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+add_to_server = cast(Callable[[TraceServiceServicer, grpc.Server], None], add_TraceServiceServicer_to_server)
+
+
+class Collector(TraceServiceServicer):
     """Keeps what is exported to it."""
 
     def __init__(self) -> None:
@@ -72,7 +80,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 def collector() -> Iterator[tuple[Collector, str]]:
     server = grpc.server(ThreadPoolExecutor(1))
     service = Collector()
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(service, server)
+    add_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield service, f"http://127.0.0.1:{port}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NoReturn
 
 import grpc.aio
 import pytest
@@ -17,6 +18,12 @@ from rumormill.v1 import inference_pb2, inference_pb2_grpc
 
 class Door(inference_pb2_grpc.InferenceServicer):
     """Answers with as many tokens as were asked for; some prompts are refused."""
+
+    async def Tokenize(self, request: object, context: object) -> NoReturn:  # noqa: N802
+        raise NotImplementedError
+
+    async def ListModels(self, request: object, context: object) -> NoReturn:  # noqa: N802
+        raise NotImplementedError
 
     def __init__(self) -> None:
         self.asked: list[inference_pb2.GenerateRequest] = []

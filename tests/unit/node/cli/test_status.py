@@ -36,7 +36,8 @@ def test_rates_are_of_the_last_seconds_only() -> None:
 def test_hits_are_of_the_window_or_else_of_all() -> None:
     rates, served = Rates(), Served()
     rates.sample(0.0, served)
-    assert rates.hit_rate is None
+    before = rates.hit_rate
+    assert before is None
     served.prompt_tokens, served.cached_tokens = 100, 50
     rates.sample(1.0, served)
     assert rates.hit_rate == 0.5

@@ -38,19 +38,25 @@ def test_what_peers_choose_is_not_markup(capsys: pytest.CaptureFixture[str]) -> 
     assert "[red]x[/red]" in capsys.readouterr().out
 
 
-def candidate(node_id: str, **fields: float) -> admin_pb2.Candidate:
-    return admin_pb2.Candidate(
-        node_id=node_id, is_self=node_id == IDS[0], rtt_s=0.0123, queue_s=12.3, prefill_s=1.5, **fields
-    )
-
-
 def explained() -> admin_pb2.ExplainRouteResponse:
     return admin_pb2.ExplainRouteResponse(
         policy="cost",
         chosen=IDS[1],
         reason="9 ms expected",
         prompt_tokens=1234,
-        candidates=[candidate(IDS[1], later_s=0.5, copy_s=-0.25, burden_s=2.0), candidate(IDS[0])],
+        candidates=[
+            admin_pb2.Candidate(
+                node_id=IDS[1],
+                rtt_s=0.0123,
+                queue_s=12.3,
+                prefill_s=1.5,
+                total_s=13.8,
+                burden_s=2.0,
+                later_s=0.5,
+                copy_s=-0.25,
+            ),
+            admin_pb2.Candidate(node_id=IDS[0], is_self=True, prefill_s=20.0, total_s=20.0),
+        ],
     )
 
 
