@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 import re
+import time
 import urllib.request
 from collections.abc import Iterator
 
