@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -44,6 +45,8 @@ from engine.messages import (
 from engine.outline import CachedRun
 from engine.progress import ProgressListener
 from engine.requests import check_request
+
+log = logging.getLogger(__name__)
 
 STATS_INTERVAL = 0.02
 """Least seconds between two stats reports of a busy engine, unless a request came or went."""
@@ -298,6 +301,7 @@ class EngineProcess:
         self._child = None
         self._alive.clear()
         if not self._stopping:  # first of all: whatever a listener does, the engine comes back
+            log.warning("the engine's process died; it is being restarted", extra={"exit_status": status})
             self._restart = asyncio.get_running_loop().create_task(self._relaunch())
         self._fail_all(
             EngineDiedError(f"the engine's process died (exit status {status}); it is being restarted")
@@ -311,10 +315,16 @@ class EngineProcess:
     async def _relaunch(self) -> None:
         for attempt in itertools.count():
             await asyncio.sleep(RESTART_DELAYS[min(attempt, len(RESTART_DELAYS) - 1)])
-            with contextlib.suppress(EngineError, OSError):
+            try:
                 await self._launch()
-                self._tell_stats()
-                return
+            except (EngineError, OSError) as error:
+                log.error(
+                    "the engine can't be restarted yet", extra={"error": str(error), "attempt": attempt}
+                )
+                continue
+            log.info("the engine runs again", extra={"attempt": attempt})
+            self._tell_stats()
+            return
 
     def _fail_all(self, error: EngineDiedError) -> None:
         self._uncounted.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from node.errors import NodeError
 START_SECONDS = 120.0
 MEET_SECONDS = 30.0
 STOP_SECONDS = 10.0
+REPORT_SECONDS = 0.5
 
 
 class DemoError(NodeError):
@@ -76,8 +78,8 @@ class LocalMesh:
             self._processes.append(self._spawn(index))
         deadline = time.monotonic() + START_SECONDS
         for index, process in enumerate(self._processes):
-            self._report(f"loading the model, node {index + 1} of {self._count}")
-            ready = _read_ready(process, self._log(index), deadline)
+            name = f"node {index + 1} of {self._count}"
+            ready = _read_ready(process, self._log(index), deadline, name, self._report)
             self.nodes.append(LocalNode(process, self._log(index), ready["node_id"], ready["grpc"]))
         self._report("waiting until the nodes see one another")
         self._wait_until_met()
@@ -87,6 +89,7 @@ class LocalMesh:
         environment["RUMORMILL_TOKEN"] = self.token
         command = [sys.executable, "-m", "node.cli", "up", "--json", "--until-eof", "--listen", "127.0.0.1"]
         command += ["--grpc-port", "0", "--http-port", "0", "--state-dir", str(self._folder_of(index))]
+        command += ["--log-level", "info", "--log-format", "json"]
         with self._log(index).open("w") as log:
             # In a session of its own: Ctrl-C reaches this program alone, which ends the nodes in order;
             # with a pipe, so that they end too if this program is killed.
@@ -139,10 +142,15 @@ class LocalMesh:
         return self._folder_of(index) / "log"
 
 
-def _read_ready(process: subprocess.Popen[str], log: Path, deadline: float) -> dict[str, Any]:
+def _read_ready(
+    process: subprocess.Popen[str], log: Path, deadline: float, name: str, report: Callable[[str], None]
+) -> dict[str, Any]:
     """The line a node prints when it serves; raises DemoError with its last words when it doesn't."""
     assert process.stdout is not None
-    line = _read_line(process.stdout, deadline)
+    line = None
+    while line is None and time.monotonic() < deadline:
+        report(f"{name}: {_stage(log)}")
+        line = _read_line(process.stdout, REPORT_SECONDS)
     if not line:
         said = log.read_text().strip().splitlines()
         raise DemoError(f"a node did not start: {said[-1] if said else 'it said nothing'}")
@@ -150,6 +158,13 @@ def _read_ready(process: subprocess.Popen[str], log: Path, deadline: float) -> d
     return ready
 
 
-def _read_line(stream: IO[str], deadline: float) -> str:
-    readable, _, _ = select.select([stream], [], [], max(deadline - time.monotonic(), 0))
-    return stream.readline() if readable else ""
+def _stage(log: Path) -> str:
+    """What a node's start is busy with, as it logged."""
+    stages = re.findall(r'"stage": "([^"]*)"', log.read_text())
+    return stages[-1] if stages else "starting"
+
+
+def _read_line(stream: IO[str], seconds: float) -> str | None:
+    """A line, empty at the end of the stream; None if there is none in time."""
+    readable, _, _ = select.select([stream], [], [], seconds)
+    return stream.readline() if readable else None

@@ -61,8 +61,7 @@ def rumormill(*arguments: str, stdin: str = "", home: Path | None = None, **envi
 @pytest.fixture(scope="session")
 def mesh() -> Iterator[LocalMesh]:
     """Two nodes that see one another."""
-    options = ["--threads", "1", "--kv-memory-mib", "128", "--log-level", "info", "--log-format", "json"]
-    with LocalMesh(2, options, report=lambda text: None) as local_mesh:
+    with LocalMesh(2, ["--threads", "1", "--kv-memory-mib", "128"], report=lambda text: None) as local_mesh:
         yield local_mesh
 
 

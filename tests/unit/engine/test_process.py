@@ -146,6 +146,23 @@ async def test_a_killed_engine_fails_its_streams_says_so_and_comes_back(config: 
         assert await collect(engine, "d") == before
 
 
+async def test_deaths_and_restarts_are_logged(config: EngineConfig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "engine")
+    async with running(config) as engine:
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        await eventually(lambda: "the engine runs again" in caplog.messages)
+    assert caplog.messages == ["the engine's process died; it is being restarted", "the engine runs again"]
+
+
+async def test_a_start_tells_what_it_is_busy_with(config: EngineConfig) -> None:
+    stages: list[str] = []
+    engine = EngineProcess(config, on_progress=stages.append)
+    await engine.start()
+    await engine.stop()
+    assert stages[-1] == "reading the weights"
+
+
 async def test_an_engine_comes_back_whatever_its_listeners_do(config: EngineConfig) -> None:
     """A listener that is not ready for news must not keep a dead engine dead."""
     loop = asyncio.get_running_loop()
