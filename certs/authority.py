@@ -23,8 +23,8 @@ BACKDATE = timedelta(hours=1)
 
 # Fixed, so that every node derives the same certificate but for its signature, which nobody checks:
 # a trust anchor is a name and a key (RFC 5280, 6.1.1).
-_AUTHORITY_NOT_BEFORE = datetime(2024, 1, 1, tzinfo=UTC)
-_AUTHORITY_NOT_AFTER = datetime(2124, 1, 1, tzinfo=UTC)
+AUTHORITY_NOT_BEFORE = datetime(2024, 1, 1, tzinfo=UTC)
+AUTHORITY_NOT_AFTER = datetime(2124, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Authority:
             self.role.value,
             self.public_key,
             self.private_key or ec.generate_private_key(ec.SECP256R1()),
-            _AUTHORITY_NOT_BEFORE,
-            _AUTHORITY_NOT_AFTER,
+            AUTHORITY_NOT_BEFORE,
+            AUTHORITY_NOT_AFTER,
             serial_number=1,
         )
 

@@ -14,6 +14,7 @@ from overlay.core.core import Core
 from overlay.core.events import LinkId
 from overlay.core.types import NodeId
 from overlay.core.views import Notification
+from overlay.net.clocks import Clocks
 from overlay.net.codec import decode, encode, frame_kind
 from overlay.net.errors import DialError, MalformedFrameError, SelfDialError, StreamLostError
 from overlay.net.hash_domain import HashDomain
@@ -54,6 +55,7 @@ class Driver:
         self._store = store
         self._domain = domain
         self._notify = notify
+        self._clocks = Clocks()
         self._tasks = TaskGroup("overlay")
         self._links: dict[LinkId, Link] = {}
         self._ending: set[Link] = set()
@@ -149,7 +151,7 @@ class Driver:
         link = self._links.get(action.link)
         if link is None:
             return
-        link.send(encode(self._domain.outgoing(action.message)))
+        link.send(self._clocks.stamp(encode(self._domain.outgoing(action.message))))
         if link.is_overfull:
             self._loop.call_soon(self._drop, link, "it doesn't read what it is sent")
 
@@ -235,6 +237,8 @@ class Driver:
             self.handle(events.MalformedFrame(link.id, str(error)))
             return
         if message is not None:
+            if link.stream is not None:
+                self._clocks.hear(link.stream.peer, frame)
             self.handle(events.MessageReceived(link.id, self._domain.incoming(message), size))
 
     def _queue_changed(self, link: Link) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from certs.token import MeshToken
-from tests.e2e.lan import Lan, new_lan
+from node.doctor.check import Check, Severity
+from node.doctor.multicast import check_multicast
+from tests.e2e.lan import Lan, new_lan, within_soon
 from tests.unit.overlay.net.meshes import eventually
 
 pytestmark = pytest.mark.e2e
@@ -130,6 +133,32 @@ async def test_a_host_that_starts_before_its_network_is_found_later(lan: Lan, tm
         lan.cable(1, "up")
         lan.assign(1)
         await eventually(lambda: is_whole(a, b), 60)
+
+
+async def test_the_doctor_tells_what_multicast_does(lan: Lan, tmp_path: Path) -> None:
+    mine, alone = lan.plug_in(1), lan.plug_in(2, multicast=False)
+
+    async def examined(host: str) -> Check:
+        (check,) = await within_soon(host, lambda: asyncio.run(check_multicast()))
+        return check
+
+    async with running(lan.plug_in(3), tmp_path, MeshToken.make()) as other:
+        await eventually(lambda: bool(other.node_id), 30)
+        assert "out and in" in (await examined(mine)).detail
+        unheard = await examined(alone)
+        assert (unheard.severity, "nobody else spoke" in unheard.detail) == (Severity.OK, True)
+        block(mine)
+        blocked = await examined(mine)
+        assert (blocked.severity, "--peer" in blocked.remedy) == (Severity.WARNING, True)
+
+
+def block(host: str) -> None:
+    """A firewall in front of mDNS."""
+    rule = ["iptables", "-A", "INPUT", "-p", "udp", "--dport", "5353", "-j", "DROP"]
+    try:
+        subprocess.run(["ip", "netns", "exec", host, *rule], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no iptables here")
 
 
 async def test_a_copy_of_a_host_is_told_of(lan: Lan, tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ class Hello(google.protobuf.message.Message):
     GOSSIP_KEY_FIELD_NUMBER: builtins.int
     GOSSIP_KEY_CERTIFICATE_FIELD_NUMBER: builtins.int
     HTTP_URL_FIELD_NUMBER: builtins.int
+    UNIX_MS_FIELD_NUMBER: builtins.int
     major: builtins.int
     """a different major ends the stream with Bye"""
     minor: builtins.int
@@ -211,6 +212,8 @@ class Hello(google.protobuf.message.Message):
     """a serialized GossipKeyCertificate"""
     http_url: builtins.str
     """where people find this node's HTTP door; empty when it has none"""
+    unix_ms: builtins.int
+    """the sender's clock when it said this; certificates depend on clocks"""
     @property
     def addresses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Address]:
         """where this node listens"""
@@ -229,8 +232,9 @@ class Hello(google.protobuf.message.Message):
         gossip_key: builtins.bytes = ...,
         gossip_key_certificate: builtins.bytes = ...,
         http_url: builtins.str = ...,
+        unix_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["addresses", b"addresses", "epoch", b"epoch", "gossip_key", b"gossip_key", "gossip_key_certificate", b"gossip_key_certificate", "http_url", b"http_url", "incarnation", b"incarnation", "major", b"major", "minor", b"minor", "model", b"model", "model_name", b"model_name", "node_id", b"node_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["addresses", b"addresses", "epoch", b"epoch", "gossip_key", b"gossip_key", "gossip_key_certificate", b"gossip_key_certificate", "http_url", b"http_url", "incarnation", b"incarnation", "major", b"major", "minor", b"minor", "model", b"model", "model_name", b"model_name", "node_id", b"node_id", "unix_ms", b"unix_ms"]) -> None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
 
@@ -848,6 +852,7 @@ class Tokens(google.protobuf.message.Message):
     TOKEN_IDS_FIELD_NUMBER: builtins.int
     CACHED_TOKENS_FIELD_NUMBER: builtins.int
     LOGPROBS_FIELD_NUMBER: builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: builtins.int
     first_index: builtins.int
     """index of token_ids[0] among the request's generated tokens"""
     cached_tokens: builtins.int
@@ -858,6 +863,10 @@ class Tokens(google.protobuf.message.Message):
     def logprobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rumormill.v1.inference_pb2.TokenLogprobs]:
         """one for each of token_ids, if asked for"""
 
+    @property
+    def prompt_logprobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rumormill.v1.inference_pb2.TokenLogprobs]:
+        """in order and in parts, the last with the first token"""
+
     def __init__(
         self,
         *,
@@ -865,8 +874,9 @@ class Tokens(google.protobuf.message.Message):
         token_ids: collections.abc.Iterable[builtins.int] | None = ...,
         cached_tokens: builtins.int = ...,
         logprobs: collections.abc.Iterable[rumormill.v1.inference_pb2.TokenLogprobs] | None = ...,
+        prompt_logprobs: collections.abc.Iterable[rumormill.v1.inference_pb2.TokenLogprobs] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "first_index", b"first_index", "logprobs", b"logprobs", "token_ids", b"token_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "first_index", b"first_index", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "token_ids", b"token_ids"]) -> None: ...
 
 Global___Tokens: typing_extensions.TypeAlias = Tokens
 
