@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Final
 
 import torch
@@ -116,16 +116,39 @@ class CudaDecoder:
 def _make_kernels(
     backend: str, config: ModelConfig, rotary: RotaryTable, dtype: torch.dtype, device: torch.device
 ) -> Kernels:
-    """Triton's where it is installed, unless `backend` says which."""
-    if backend == "torch" or (backend == "auto" and find_spec("triton") is None):
-        return TorchKernels(config, rotary, dtype)
+    """Triton's where they run, unless `backend` says which."""
+    if backend != "torch":
+        try:
+            return _triton_kernels(config, rotary, dtype, device)
+        except _TritonUnavailable as error:
+            if backend == "triton":
+                raise EngineConfigError(
+                    f"backend 'triton' can't run: {error}; install rumormill[cuda], a C compiler and Python's"
+                    " headers, or choose backend 'torch'"
+                ) from error
+            begin(f"falling back to PyTorch's kernels, which are slower: {error}")
+    return TorchKernels(config, rotary, dtype)
+
+
+class _TritonUnavailable(Exception):  # noqa: N818 - a state of the machine, not a mistake
+    """Triton can't compile or launch here; the text says why."""
+
+
+def _triton_kernels(
+    config: ModelConfig, rotary: RotaryTable, dtype: torch.dtype, device: torch.device
+) -> Kernels:
+    """Triton's kernels, once one of them has run: it compiles a launcher with the machine's C compiler."""
     try:
         from engine.cuda.triton_kernels import TritonKernels
-    except ImportError as error:
-        raise EngineConfigError(
-            f"backend 'triton' can't run: {error}; install rumormill[cuda] or choose backend 'torch'"
-        ) from error
-    processors = 1
-    if device.type == "cuda":
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return TritonKernels(config, rotary, dtype, processors)
+
+        processors = 1
+        if device.type == "cuda":
+            processors = torch.cuda.get_device_properties(device).multi_processor_count
+        kernels = TritonKernels(config, rotary, dtype, processors)
+        kernels.gate(torch.zeros(1, 2, dtype=dtype, device=device))
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise _TritonUnavailable(reason) from error
+    return kernels

@@ -55,7 +55,7 @@ class WeightReader:
 
     def matrix(self, name: str, outputs: int, inputs: int) -> Tensor:
         """A matrix in the model's type."""
-        return self._weights.read(name, (outputs, inputs)).to(self._device, self._dtype)
+        return self._place(self._weights.read(name, (outputs, inputs)))
 
     def norm(self, name: str, size: int) -> Tensor:
         """A norm's weights, fp32."""
@@ -87,8 +87,11 @@ class WeightReader:
 
     def _linear(self, prefix: str, parts: dict[str, int], inputs: int) -> Linear:
         matrix, bias = read_fused(self._weights, prefix, parts, inputs)
-        on_device = None if bias is None else bias.to(self._device, self._dtype)
-        return Linear(matrix.to(self._device, self._dtype), on_device)
+        return Linear(self._place(matrix), None if bias is None else self._place(bias))
+
+    def _place(self, tensor: Tensor) -> Tensor:
+        """Converts before it moves, so that fp32 never takes room on the device."""
+        return tensor.to(self._dtype).to(self._device)
 
 
 class Model:

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,11 +19,12 @@ from torch import Tensor
 from engine.cuda.kernels import HeadNorms, Kernels
 from engine.cuda.step import Step, pack_step, to_device
 from engine.cuda.torch_kernels import TorchKernels
+from engine.errors import EngineConfigError
 from engine.model import RotaryTable
 from engine.model_config import ModelConfig
 from engine.rope import Rope
 from engine.span import Span
-from tests.unit.engine.cuda_cases import device_of
+from tests.unit.engine.cuda_cases import device_of, load_case
 
 TRITON_CASES = ("cpu-triton", "cuda-triton")
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -196,6 +198,19 @@ def test_the_kernels_compile_and_fit(capability: int) -> None:
     }
     assert all(kernel["size"] for kernel in kernels)
     assert max(kernel["shared"] for kernel in kernels) <= SMALLEST_SHARED_MEMORY
+
+
+def test_without_triton_auto_falls_back_and_says_so(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its package is missing, or the C compiler that it calls."""
+    monkeypatch.setitem(sys.modules, "engine.cuda.triton_kernels", None)
+    told: list[str] = []
+    monkeypatch.setattr("engine.cuda.decoder.begin", told.append)
+    assert load_case("cpu-torch", tiny("llama"), backend="auto").backend == "cpu-torch"
+    assert any("falling back to PyTorch's kernels" in stage for stage in told)
+    with pytest.raises(EngineConfigError, match=r"backend 'triton' can't run.*or choose backend 'torch'"):
+        load_case("cpu-torch", tiny("llama"), backend="triton")
 
 
 def test_nothing_imports_triton_unless_it_is_used() -> None:

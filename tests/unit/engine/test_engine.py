@@ -50,7 +50,8 @@ def clock() -> Clock:
 def load(tiny: Callable[[str], Path], clock: Clock) -> Load:
     def build(**options: Any) -> Engine:
         defaults: dict[str, Any] = {"precision": "fp32", "threads": 1, "kv_blocks": 64, "block_hash_key": KEY}
-        return Engine(EngineConfig(model=str(tiny("llama")), **(defaults | options)), clock)
+        chosen = defaults | {"device": "cpu"} | options
+        return Engine(EngineConfig(model=str(tiny("llama")), **chosen), clock)
 
     return build
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine import Engine
-from engine.config import Precision
+from engine.config import Device, Precision
 from engine.interface import SamplingParams
+from engine.placement import Gpu
 from engine.tokenizer import Tokenizer
 from tests.mmlu import MMLU, mmlu_prompts
 from tests.reference import TIE, Reference
@@ -26,12 +27,16 @@ def reference() -> Reference:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("precision", ["fp16"])
-def test_greedy_answers_equal_transformers(reference: Reference, precision: Precision) -> None:
+@pytest.mark.parametrize(("device", "precision"), [("cpu", "fp16"), ("cuda", "fp32")])
+def test_greedy_answers_equal_transformers(
+    reference: Reference, device: Device, precision: Precision
+) -> None:
+    if device == "cuda" and (lacking := Gpu.look().lacking):
+        pytest.skip(lacking)
     tokenizer = Tokenizer.load("smollm2")
     prompts = [tokenizer.encode(text) for text in mmlu_prompts(PROMPTS)]
     sampling = SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
-    engine = Engine.load("smollm2", precision=precision, threads=1)
+    engine = Engine.load("smollm2", device=device, precision=precision, threads=1)
     eights = [prompts[start : start + 8] for start in range(0, PROMPTS, 8)]
     batched_cold = [answer for eight in eights for answer in engine.generate(eight, sampling)]
     batched_warm = [answer for eight in eights for answer in engine.generate(eight, sampling)]
@@ -53,5 +58,7 @@ def test_greedy_answers_equal_transformers(reference: Reference, precision: Prec
             gaps = reference.errors(prompt, answer.token_ids)
             ties += sum(gap <= TIE for gap in gaps)
             wrong += [gap for gap in gaps if gap > TIE]
-    print(f"{precision}: {4 * PROMPTS} answers of {NEW_TOKENS} tokens, {ties} ties, wrong by {wrong}")
+    print(
+        f"{device} {precision}: {4 * PROMPTS} answers of {NEW_TOKENS} tokens, {ties} ties, wrong by {wrong}"
+    )
     assert not wrong
