@@ -123,7 +123,7 @@ class Forwarder:
             call.cancel()
 
     def _checked(self, node_id: NodeId, output: TokenOutput) -> TokenOutput:
-        tops = (token for each in output.logprobs for token, _ in each.top)
+        tops = (token for each in (*output.logprobs, *output.prompt_logprobs) for token, _ in each.top)
         if any(token >= self._vocabulary_size for token in (*output.token_ids, *tops)):
             raise PeerFailedError(f"{short_id(node_id)} sent a token id outside the vocabulary")
         return output

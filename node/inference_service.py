@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 
 import grpc.aio
@@ -13,11 +13,14 @@ from node import wire
 from node.authorization import caller
 from node.grpc_errors import grpc_statuses
 from node.pipeline import Pipeline
-from node.request import Chunk, Event, Route
+from node.request import Chunk, Event, PromptScored, Route
 from node.request_builder import RequestBuilder
 from node.tenants import Tenants
 from node.tracing import traceparent_in
 from rumormill.v1 import inference_pb2, inference_pb2_grpc
+
+SCORES_PER_MESSAGE = 512
+"""Log-probabilities of prompt tokens in one message, with 20 alternatives each 130 kB."""
 
 
 class InferenceService(inference_pb2_grpc.InferenceServicer):
@@ -49,7 +52,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
             )
             async with aclosing(self._pipeline.generate(built, context.time_remaining())) as events:
                 async for event in events:
-                    yield _response(event)
+                    for response in _responses(event):
+                        yield response
 
     async def Tokenize(
         self,
@@ -69,18 +73,23 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         return inference_pb2.ListModelsResponse(models=[wire.model_to_pb(self._info)])
 
 
-def _response(event: Event) -> inference_pb2.GenerateResponse:
+def _responses(event: Event) -> Iterator[inference_pb2.GenerateResponse]:
     if isinstance(event, Route):
-        return inference_pb2.GenerateResponse(route=wire.route_to_pb(event))
-    if isinstance(event, Chunk):
-        return inference_pb2.GenerateResponse(
+        yield inference_pb2.GenerateResponse(route=wire.route_to_pb(event))
+    elif isinstance(event, PromptScored):
+        for start in range(0, len(event.logprobs), SCORES_PER_MESSAGE):
+            part = wire.logprobs_to_pb(event.logprobs[start : start + SCORES_PER_MESSAGE])
+            yield inference_pb2.GenerateResponse(prompt_logprobs=part)
+    elif isinstance(event, Chunk):
+        yield inference_pb2.GenerateResponse(
             text=event.text,
             token_ids=event.token_ids,
             first_index=event.first_index,
             logprobs=wire.logprobs_to_pb(event.logprobs),
         )
-    return inference_pb2.GenerateResponse(
-        finish_reason=wire.FINISH_REASON_TO_PB[event.reason],
-        usage=wire.usage_to_pb(event.usage),
-        route=wire.route_to_pb(event.route),
-    )
+    else:
+        yield inference_pb2.GenerateResponse(
+            finish_reason=wire.FINISH_REASON_TO_PB[event.reason],
+            usage=wire.usage_to_pb(event.usage),
+            route=wire.route_to_pb(event.route),
+        )

@@ -113,7 +113,7 @@ class Entered(_Observation):
         elif isinstance(event, Done):
             self._done = event
             self._count_tokens(event)
-        elif event.token_ids:
+        elif isinstance(event, Chunk) and event.token_ids:
             self._saw_chunk(event)
 
     def attempt(self, decision: Decision, request: Request) -> Attempt:

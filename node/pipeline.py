@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from engine.errors import EngineDiedError
-from engine.interface import EngineClient, FinishReason, GenerationRequest, TokenOutput
+from engine.interface import EngineClient, FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
 from engine.stop_strings import StopStrings
 from engine.tokenizer import IncrementalDecoder, Tokenizer
 from node.admission import Admission
@@ -23,7 +23,7 @@ from node.forwarding import Accepted, Forwarder, PeerBusyError, PeerFailedError,
 from node.in_flight import InFlight
 from node.observer import Entered, Observer
 from node.prompt_hasher import PromptHasher
-from node.request import Chunk, Done, Event, Request, Route, Usage
+from node.request import Chunk, Done, Event, PromptScored, Request, Route, Usage
 from overlay.core.router import Attempt, Query, Router
 from overlay.core.routing import Decision
 from overlay.core.types import BlockHash, NodeId
@@ -59,13 +59,17 @@ class _Answer:
     stops: StopStrings
     token_ids: list[int] = field(default_factory=list)
     cached_tokens: int | None = None
+    scores: list[TokenLogprobs] = field(default_factory=list)
 
     def remaining(self) -> Request:
         """The request that continues this answer where it is now."""
         request, done = self.request, len(self.token_ids)
         if not done:
+            self.scores.clear()
             return request
-        sampling = replace(request.sampling, max_tokens=request.sampling.max_tokens - done)
+        sampling = replace(
+            request.sampling, max_tokens=request.sampling.max_tokens - done, prompt_logprobs=None
+        )
         token_ids = request.token_ids + tuple(self.token_ids)
         return replace(request, token_ids=token_ids, sampling=sampling, resumed_tokens=done)
 
@@ -78,15 +82,16 @@ class _Answer:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.token_ids) >= sampling.max_tokens else None
 
-    def accept(self, output: TokenOutput, resumed_at: int) -> Chunk | None:
-        """The new part of an output; tokens that were delivered before are skipped.
+    def accept(self, output: TokenOutput, resumed_at: int) -> Iterator[Event]:
+        """What is new in an output; tokens that were delivered before are skipped.
 
         Raises PeerFailedError for a gap, for more tokens than were asked for, and for log-probabilities that
         are not one for each token.
         """
         index, first = len(self.token_ids), resumed_at + output.first_index
+        yield from self._score(output)
         if not output.token_ids:
-            return None
+            return
         if first > index:
             raise PeerFailedError(f"tokens {index} to {first - 1} are missing")
         expected = 0 if self.request.sampling.logprobs is None else len(output.token_ids)
@@ -98,11 +103,22 @@ class _Answer:
         if self.cached_tokens is None:
             self.cached_tokens = min(output.cached_tokens, len(self.request.token_ids))
         if not fresh:
-            return None
+            return
         self.token_ids.extend(fresh)
         shown = fresh[:-1] if fresh[-1] in self.request.sampling.stop_token_ids else fresh
         text = self.stops.push(self.decoder.push(shown))
-        return Chunk(text, fresh, index, output.logprobs[index - first :])
+        yield Chunk(text, fresh, index, output.logprobs[index - first :])
+
+    def _score(self, output: TokenOutput) -> Iterator[Event]:
+        """The prompt's log-probabilities, once they are complete."""
+        if self.request.sampling.prompt_logprobs is None or self.token_ids:
+            return
+        expected = len(self.request.token_ids) - 1
+        self.scores += output.prompt_logprobs
+        if len(self.scores) > expected or (output.token_ids and len(self.scores) < expected):
+            raise PeerFailedError(f"{len(self.scores)} prompt log-probabilities came, not {expected}")
+        if output.token_ids:
+            yield PromptScored(tuple(self.scores))
 
     def end(self, reason: FinishReason, route: Route) -> Iterator[Event]:
         """The last events: text that waited for more to come, and why none comes.
@@ -193,8 +209,8 @@ class Pipeline:
                     async with aclosing(self._run(remaining, query, decision, deadline)) as outputs:
                         async for output in outputs:
                             attempt.output(output)
-                            if chunk := answer.accept(output, resumed_at):
-                                yield chunk
+                            for event in answer.accept(output, resumed_at):
+                                yield event
                             reason = FinishReason.STOP if answer.stops.found else output.finish_reason
                             if reason is FinishReason.DEADLINE and not self._is_over(
                                 deadline, DEADLINE_SLACK_SECONDS

@@ -17,6 +17,9 @@ class PromptHasher:
         self._blocks = blocks
 
     def query(self, request: Request) -> Query:
+        """No cached block is of use to a request that wants log-probabilities of its whole prompt."""
+        if request.sampling.prompt_logprobs is not None:
+            return Query(len(request.token_ids), (), self._hasher.block_size, 0)
         hashes = [BlockHash(value) for value in self._hasher.prefix(request.namespace, request.token_ids)]
         size = self._hasher.block_size
         return Query(len(request.token_ids), hashes, size, self._blocks.match(hashes) * size)

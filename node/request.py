@@ -68,4 +68,11 @@ class Done:
     route: Route
 
 
-Event = Route | Chunk | Done
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """The log-probabilities of the prompt's second token and on, once, before the first Chunk."""
+
+    logprobs: tuple[TokenLogprobs, ...]
+
+
+Event = Route | PromptScored | Chunk | Done

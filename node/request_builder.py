@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from engine.block_hash import Namespace
 from engine.errors import InvalidSamplingError
+from engine.grammar import json_grammar
 from engine.interface import HIGHEST_PRIORITY, LOWEST_PRIORITY, EngineInfo, SamplingParams
 from engine.sampling import check_sampling
 from engine.tokenizer import Tokenizer
@@ -42,10 +44,12 @@ class SamplingOptions:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    grammar: str = ""
 
 
 NUMBERS = tuple(each.name for each in fields(SamplingOptions) if each.default is None)
@@ -165,12 +169,26 @@ class RequestBuilder:
             ignore_eos=options.ignore_eos,
             logit_bias=tuple(sorted(options.logit_bias)),
             stop_token_ids=frozenset(options.stop_token_ids),
+            grammar=options.grammar,
         )
         try:
             check_sampling(sampling, self._info.vocabulary_size)
+            if options.grammar:
+                self._tokenizer.grammars.check(options.grammar)
         except InvalidSamplingError as error:
             raise InvalidRequestError(str(error), _parameter(str(error))) from None
         return replace(sampling, max_tokens=min(sampling.max_tokens, room))
+
+
+def schema_grammar(text: str) -> str:
+    """The grammar of a JSON schema given as a text; raises InvalidRequestError."""
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError):
+        schema = None
+    if not isinstance(schema, dict):
+        raise InvalidRequestError("json_schema must be a JSON object with a schema", "json_schema")
+    return json_grammar(schema)
 
 
 def _parameter(message: str) -> str | None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from engine.block_hash import Namespace
 from engine.interface import EngineInfo, FinishReason, SamplingParams, TokenLogprobs, TokenOutput
+from node.errors import InvalidRequestError
 from node.request import Request, Route, Usage
-from node.request_builder import Prompt, SamplingOptions
+from node.request_builder import Prompt, SamplingOptions, schema_grammar
 from overlay.core.routing import Decision
 from rumormill.v1 import admin_pb2, inference_pb2, overlay_pb2
 
@@ -31,6 +32,7 @@ OPTIONAL_NUMBERS = (
     "presence_penalty",
     "frequency_penalty",
     "logprobs",
+    "prompt_logprobs",
 )
 """The fields of Sampling with the same name and unit in SamplingParams and SamplingOptions."""
 
@@ -60,6 +62,7 @@ def options_from_pb(sampling: inference_pb2.Sampling) -> SamplingOptions:
         ignore_eos=sampling.ignore_eos,
         logit_bias=tuple(sampling.logit_bias.items()),
         stop_token_ids=tuple(sampling.stop_token_ids),
+        grammar=_grammar_from_pb(sampling),
     )
 
 
@@ -70,18 +73,29 @@ def sampling_to_pb(sampling: SamplingParams) -> inference_pb2.Sampling:
         ignore_eos=sampling.ignore_eos,
         logit_bias=dict(sampling.logit_bias),
         stop_token_ids=sorted(sampling.stop_token_ids),
+        grammar=sampling.grammar,
     )
 
 
 def sampling_from_pb(sampling: inference_pb2.Sampling) -> SamplingParams:
     """The complete sampling an entry node sent; unset fields are not defaulted twice."""
     return SamplingParams(
-        **{name: getattr(sampling, name) for name in OPTIONAL_NUMBERS if name != "logprobs"},
+        **{name: getattr(sampling, name) for name in OPTIONAL_NUMBERS if not name.endswith("logprobs")},
         logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
+        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
         ignore_eos=sampling.ignore_eos,
         logit_bias=tuple(sorted(sampling.logit_bias.items())),
         stop_token_ids=frozenset(sampling.stop_token_ids),
+        grammar=sampling.grammar,
     )
+
+
+def _grammar_from_pb(sampling: inference_pb2.Sampling) -> str:
+    if not sampling.json_schema:
+        return sampling.grammar
+    if sampling.grammar:
+        raise InvalidRequestError("grammar and json_schema exclude one another; send one", "json_schema")
+    return schema_grammar(sampling.json_schema)
 
 
 def logprobs_to_pb(logprobs: Iterable[TokenLogprobs]) -> list[inference_pb2.TokenLogprobs]:
@@ -123,6 +137,7 @@ def tokens_to_pb(output: TokenOutput) -> overlay_pb2.Tokens:
         token_ids=output.token_ids,
         cached_tokens=output.cached_tokens,
         logprobs=logprobs_to_pb(output.logprobs),
+        prompt_logprobs=logprobs_to_pb(output.prompt_logprobs),
     )
 
 
@@ -133,6 +148,7 @@ def tokens_from_pb(request_id: str, tokens: overlay_pb2.Tokens) -> TokenOutput:
         tuple(tokens.token_ids),
         tokens.cached_tokens,
         logprobs=logprobs_from_pb(tokens.logprobs),
+        prompt_logprobs=logprobs_from_pb(tokens.prompt_logprobs),
     )
 
 

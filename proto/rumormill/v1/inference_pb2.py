@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crumormill/v1/inference.proto\x12\x0crumormill.v1\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"3\n\x04\x43hat\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.rumormill.v1.ChatMessage\"\xbf\x04\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x12\n\nignore_eos\x18\x07 \x01(\x08\x12\x12\n\x05min_p\x18\x08 \x01(\x01H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\t \x01(\x01H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\n \x01(\x01H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x0b \x01(\x01H\x08\x88\x01\x01\x12\x39\n\nlogit_bias\x18\x0c \x03(\x0b\x32%.rumormill.v1.Sampling.LogitBiasEntry\x12\x16\n\x0estop_token_ids\x18\r \x03(\r\x12\x15\n\x08logprobs\x18\x0e \x01(\rH\t\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x07\n\x05_seedB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x0b\n\t_logprobs\"\xd8\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12+\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x16.rumormill.v1.TokenIdsH\x00\x12\"\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x12.rumormill.v1.ChatH\x00\x12(\n\x08sampling\x18\x05 \x01(\x0b\x32\x16.rumormill.v1.Sampling\x12\x0e\n\x06policy\x18\x06 \x01(\t\x12\x10\n\x08priority\x18\x07 \x01(\x11\x42\x07\n\x05input\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"G\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\x0f\n\x07top_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x01\"\xaa\x01\n\x05Route\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nentry_node\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x1f\n\x17predicted_cached_tokens\x18\x06 \x01(\r\x12\x18\n\x10\x65stimated_ttft_s\x18\x07 \x01(\x01\x12\x10\n\x08queued_s\x18\x08 \x01(\x01\"\xf2\x01\n\x10GenerateResponse\x12\"\n\x05route\x18\x01 \x01(\x0b\x32\x13.rumormill.v1.Route\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\r\x12\x31\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1a.rumormill.v1.FinishReason\x12\"\n\x05usage\x18\x06 \x01(\x0b\x32\x13.rumormill.v1.Usage\x12-\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1b.rumormill.v1.TokenLogprobs\"_\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12\"\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x12.rumormill.v1.ChatH\x00\x42\x07\n\x05input\"=\n\x10TokenizeResponse\x12)\n\ttoken_ids\x18\x01 \x01(\x0b\x32\x16.rumormill.v1.TokenIds\"\x13\n\x11ListModelsRequest\"e\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x02 \x01(\r\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x11\n\tnamespace\x18\x04 \x01(\x0c\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\"9\n\x12ListModelsResponse\x12#\n\x06models\x18\x01 \x03(\x0b\x32\x13.rumormill.v1.Model*\x98\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x1a\n\x16\x46INISH_REASON_DEADLINE\x10\x04\x32\xf4\x01\n\tInference\x12K\n\x08Generate\x12\x1d.rumormill.v1.GenerateRequest\x1a\x1e.rumormill.v1.GenerateResponse0\x01\x12I\n\x08Tokenize\x12\x1d.rumormill.v1.TokenizeRequest\x1a\x1e.rumormill.v1.TokenizeResponse\x12O\n\nListModels\x12\x1f.rumormill.v1.ListModelsRequest\x1a .rumormill.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crumormill/v1/inference.proto\x12\x0crumormill.v1\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"3\n\x04\x43hat\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.rumormill.v1.ChatMessage\"\x97\x05\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x12\n\nignore_eos\x18\x07 \x01(\x08\x12\x12\n\x05min_p\x18\x08 \x01(\x01H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\t \x01(\x01H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\n \x01(\x01H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x0b \x01(\x01H\x08\x88\x01\x01\x12\x39\n\nlogit_bias\x18\x0c \x03(\x0b\x32%.rumormill.v1.Sampling.LogitBiasEntry\x12\x16\n\x0estop_token_ids\x18\r \x03(\r\x12\x15\n\x08logprobs\x18\x0e \x01(\rH\t\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x0f \x01(\rH\n\x88\x01\x01\x12\x0f\n\x07grammar\x18\x10 \x01(\t\x12\x13\n\x0bjson_schema\x18\x11 \x01(\t\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x07\n\x05_seedB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"\xd8\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12+\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x16.rumormill.v1.TokenIdsH\x00\x12\"\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x12.rumormill.v1.ChatH\x00\x12(\n\x08sampling\x18\x05 \x01(\x0b\x32\x16.rumormill.v1.Sampling\x12\x0e\n\x06policy\x18\x06 \x01(\t\x12\x10\n\x08priority\x18\x07 \x01(\x11\x42\x07\n\x05input\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"G\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\x0f\n\x07top_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x01\"\xaa\x01\n\x05Route\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nentry_node\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x1f\n\x17predicted_cached_tokens\x18\x06 \x01(\r\x12\x18\n\x10\x65stimated_ttft_s\x18\x07 \x01(\x01\x12\x10\n\x08queued_s\x18\x08 \x01(\x01\"\xa8\x02\n\x10GenerateResponse\x12\"\n\x05route\x18\x01 \x01(\x0b\x32\x13.rumormill.v1.Route\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\r\x12\x31\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1a.rumormill.v1.FinishReason\x12\"\n\x05usage\x18\x06 \x01(\x0b\x32\x13.rumormill.v1.Usage\x12-\n\x08logprobs\x18\x07 \x03(\x0b\x32\x1b.rumormill.v1.TokenLogprobs\x12\x34\n\x0fprompt_logprobs\x18\x08 \x03(\x0b\x32\x1b.rumormill.v1.TokenLogprobs\"_\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12\"\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x12.rumormill.v1.ChatH\x00\x42\x07\n\x05input\"=\n\x10TokenizeResponse\x12)\n\ttoken_ids\x18\x01 \x01(\x0b\x32\x16.rumormill.v1.TokenIds\"\x13\n\x11ListModelsRequest\"e\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x02 \x01(\r\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x11\n\tnamespace\x18\x04 \x01(\x0c\x12\x0f\n\x07\x62\x61\x63kend\x18\x05 \x01(\t\"9\n\x12ListModelsResponse\x12#\n\x06models\x18\x01 \x03(\x0b\x32\x13.rumormill.v1.Model*\x98\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x1a\n\x16\x46INISH_REASON_DEADLINE\x10\x04\x32\xf4\x01\n\tInference\x12K\n\x08Generate\x12\x1d.rumormill.v1.GenerateRequest\x1a\x1e.rumormill.v1.GenerateResponse0\x01\x12I\n\x08Tokenize\x12\x1d.rumormill.v1.TokenizeRequest\x1a\x1e.rumormill.v1.TokenizeResponse\x12O\n\nListModels\x12\x1f.rumormill.v1.ListModelsRequest\x1a .rumormill.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_FINISHREASON']._serialized_start=1884
-  _globals['_FINISHREASON']._serialized_end=2036
+  _globals['_FINISHREASON']._serialized_start=2026
+  _globals['_FINISHREASON']._serialized_end=2178
   _globals['_TOKENIDS']._serialized_start=46
   _globals['_TOKENIDS']._serialized_end=69
   _globals['_CHATMESSAGE']._serialized_start=71
@@ -42,29 +42,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHAT']._serialized_start=117
   _globals['_CHAT']._serialized_end=168
   _globals['_SAMPLING']._serialized_start=171
-  _globals['_SAMPLING']._serialized_end=746
-  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=549
-  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=597
-  _globals['_GENERATEREQUEST']._serialized_start=749
-  _globals['_GENERATEREQUEST']._serialized_end=965
-  _globals['_USAGE']._serialized_start=967
-  _globals['_USAGE']._serialized_end=1047
-  _globals['_TOKENLOGPROBS']._serialized_start=1049
-  _globals['_TOKENLOGPROBS']._serialized_end=1120
-  _globals['_ROUTE']._serialized_start=1123
-  _globals['_ROUTE']._serialized_end=1293
-  _globals['_GENERATERESPONSE']._serialized_start=1296
-  _globals['_GENERATERESPONSE']._serialized_end=1538
-  _globals['_TOKENIZEREQUEST']._serialized_start=1540
-  _globals['_TOKENIZEREQUEST']._serialized_end=1635
-  _globals['_TOKENIZERESPONSE']._serialized_start=1637
-  _globals['_TOKENIZERESPONSE']._serialized_end=1698
-  _globals['_LISTMODELSREQUEST']._serialized_start=1700
-  _globals['_LISTMODELSREQUEST']._serialized_end=1719
-  _globals['_MODEL']._serialized_start=1721
-  _globals['_MODEL']._serialized_end=1822
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1824
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1881
-  _globals['_INFERENCE']._serialized_start=2039
-  _globals['_INFERENCE']._serialized_end=2283
+  _globals['_SAMPLING']._serialized_end=834
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=617
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=665
+  _globals['_GENERATEREQUEST']._serialized_start=837
+  _globals['_GENERATEREQUEST']._serialized_end=1053
+  _globals['_USAGE']._serialized_start=1055
+  _globals['_USAGE']._serialized_end=1135
+  _globals['_TOKENLOGPROBS']._serialized_start=1137
+  _globals['_TOKENLOGPROBS']._serialized_end=1208
+  _globals['_ROUTE']._serialized_start=1211
+  _globals['_ROUTE']._serialized_end=1381
+  _globals['_GENERATERESPONSE']._serialized_start=1384
+  _globals['_GENERATERESPONSE']._serialized_end=1680
+  _globals['_TOKENIZEREQUEST']._serialized_start=1682
+  _globals['_TOKENIZEREQUEST']._serialized_end=1777
+  _globals['_TOKENIZERESPONSE']._serialized_start=1779
+  _globals['_TOKENIZERESPONSE']._serialized_end=1840
+  _globals['_LISTMODELSREQUEST']._serialized_start=1842
+  _globals['_LISTMODELSREQUEST']._serialized_end=1861
+  _globals['_MODEL']._serialized_start=1863
+  _globals['_MODEL']._serialized_end=1964
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1966
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2023
+  _globals['_INFERENCE']._serialized_start=2181
+  _globals['_INFERENCE']._serialized_end=2425
 # @@protoc_insertion_point(module_scope)

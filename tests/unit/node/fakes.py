@@ -39,22 +39,33 @@ def continuation(token_ids: Sequence[int], count: int) -> list[int]:
     return sequence[len(token_ids) :]
 
 
-def logprobs_of(token: int, sampling: SamplingParams) -> tuple[TokenLogprobs, ...]:
+def logprobs_of(token: int, count: int | None) -> tuple[TokenLogprobs, ...]:
     """Made up, and different for each token."""
-    if sampling.logprobs is None:
+    if count is None:
         return ()
-    return (TokenLogprobs(-token / 7, tuple((token + n, -token / 7 - n) for n in range(sampling.logprobs))),)
+    return (TokenLogprobs(-token / 7, tuple((token + n, -token / 7 - n) for n in range(count))),)
 
 
 async def answer(
     request_id: str, token_ids: Sequence[int], sampling: SamplingParams
 ) -> AsyncGenerator[TokenOutput, None]:
-    """Ends early at a stop token."""
+    """Ends early at a stop token; the prompt's log-probabilities come in two parts."""
+    scores = [each for token in token_ids[1:] for each in logprobs_of(token, sampling.prompt_logprobs)]
+    if scores:
+        yield TokenOutput(request_id, 0, (), 0, prompt_logprobs=tuple(scores[:3]))
     for index, token in enumerate(continuation(token_ids, sampling.max_tokens)):
         await asyncio.sleep(0)
         reason = FinishReason.LENGTH if index == sampling.max_tokens - 1 else None
         reason = FinishReason.STOP if token in sampling.stop_token_ids else reason
-        yield TokenOutput(request_id, index, (token,), 4, reason, logprobs_of(token, sampling))
+        yield TokenOutput(
+            request_id,
+            index,
+            (token,),
+            4,
+            reason,
+            logprobs_of(token, sampling.logprobs),
+            tuple(scores[3:] if index == 0 else ()),
+        )
         if reason:
             return
 
@@ -197,7 +208,7 @@ class FakeHearsay:
     node_id: NodeId = SELF
 
     def match(self, hashes: Sequence[BlockHash]) -> Mapping[NodeId, int]:
-        return self.matches
+        return {node_id: min(blocks, len(hashes)) for node_id, blocks in self.matches.items() if hashes}
 
     def peers(self) -> tuple[PeerView, ...]:
         return self.views

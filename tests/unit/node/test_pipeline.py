@@ -23,7 +23,7 @@ from node.observer import Observer
 from node.own_blocks import OwnBlocks
 from node.pipeline import Pipeline
 from node.prompt_hasher import PromptHasher
-from node.request import Chunk, Done, Event, Request, Route
+from node.request import Chunk, Done, Event, PromptScored, Request, Route
 from node.tracing import PassingTracer
 from overlay.core.router import Router
 from overlay.core.types import NodeId
@@ -139,12 +139,33 @@ async def test_every_option_goes_to_whoever_continues(delivered: int) -> None:
         expected[:4]
     ), "the stop token itself is not shown"
     logprobs = [each for event in events if isinstance(event, Chunk) for each in event.logprobs]
-    assert logprobs == [logprobs_of(token, asked.sampling)[0] for token in expected]
+    assert logprobs == [logprobs_of(token, 2)[0] for token in expected]
     assert isinstance(events[-1], Done)
     assert events[-1].reason == FinishReason.STOP
     for submitted in world.engine.submitted:
         assert (submitted.client, submitted.priority, submitted.deadline) == ("ada", 1, world.now + 60.0)
         assert replace(submitted.sampling, max_tokens=20) == asked.sampling
+
+
+@pytest.mark.parametrize("delivered", range(4))
+async def test_a_prompt_is_scored_once_whoever_does_it(delivered: int) -> None:
+    asked = replace(request(3), sampling=SamplingParams(3, prompt_logprobs=1), policy="round-robin")
+    world = World(a=delivered)
+    events = [event async for event in world.pipeline.generate(asked)]
+    assert tokens_of(events) == continuation(PROMPT, 3)
+    scored = [event.logprobs for event in events if isinstance(event, PromptScored)]
+    assert scored == [tuple(logprobs_of(token, 1)[0] for token in PROMPT[1:])]
+    kinds = [type(event) for event in events]
+    assert kinds.index(PromptScored) < kinds.index(Chunk)
+
+
+async def test_a_peer_that_scores_too_little_has_failed() -> None:
+    world = World(a=None)
+    world.peers.lies = [TokenOutput("r1", 0, tuple(continuation(PROMPT, 1)), 0)]
+    asked = replace(request(), sampling=SamplingParams(6, prompt_logprobs=0), policy="round-robin")
+    events = [event async for event in world.pipeline.generate(asked)]
+    assert tokens_of(events) == continuation(PROMPT, 6)
+    assert world.router.quarantine.remaining(A, world.now) > 0
 
 
 async def test_a_peer_that_finds_the_request_wrong_is_not_quarantined() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from engine.interface import SamplingParams, TokenLogprobs, TokenOutput
 from node import wire
+from node.errors import InvalidRequestError
 from node.request_builder import SamplingOptions
 from rumormill.v1 import inference_pb2, overlay_pb2
 
@@ -26,6 +27,8 @@ UNLIKE_DEFAULT: dict[str, Any] = {
     "frequency_penalty": 0.2,
     "logit_bias": ((5, -100.0), (9, 0.1)),
     "logprobs": 0,
+    "prompt_logprobs": 0,
+    "grammar": "start: /[0-9]+/",
 }
 
 
@@ -62,8 +65,18 @@ def test_every_option_of_a_client_is_read() -> None:
         )
 
 
+def test_a_schema_is_a_grammar() -> None:
+    asked = wire.options_from_pb(inference_pb2.Sampling(json_schema='{"type": "integer"}'))
+    assert asked.grammar.startswith("start: %json")
+    for wrong in ("[1]", "{", '"' + "[" * 100_000):
+        with pytest.raises(InvalidRequestError, match="json_schema"):
+            wire.options_from_pb(inference_pb2.Sampling(json_schema=wrong))
+    with pytest.raises(InvalidRequestError, match="exclude"):
+        wire.options_from_pb(inference_pb2.Sampling(json_schema="{}", grammar="start: /a/"))
+
+
 def test_log_probabilities_travel_with_their_tokens() -> None:
     logprobs = (TokenLogprobs(-0.1, ((7, -0.1), (8, -2.7))), TokenLogprobs(-1 / 3))
-    output = TokenOutput("r", 4, (7, 9), 16, logprobs=logprobs)
+    output = TokenOutput("r", 4, (7, 9), 16, logprobs=logprobs, prompt_logprobs=logprobs[::-1])
     message = overlay_pb2.Tokens.FromString(wire.tokens_to_pb(output).SerializeToString())
     assert wire.tokens_from_pb("r", message) == output
