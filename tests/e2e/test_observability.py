@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.e2e.test_mesh import wait_until_cached
 
 pytestmark = pytest.mark.e2e
 
+LOG_SECONDS = 10.0
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
@@ -27,9 +29,16 @@ def ask(url: str, prompt: str) -> tuple[str, str]:
         return response.headers["x-request-id"], response.headers["x-rumormill-node"]
 
 
-def lines(log: Path, request_id: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    return [line for line in found if line.get("request_id") == request_id]
+def line_of(log: Path, request_id: str) -> dict[str, Any]:
+    """The one line of a request in a node's log, which a peer writes a moment after it has answered."""
+    deadline = time.monotonic() + LOG_SECONDS
+    while True:
+        text = log.read_text().rpartition("\n")[0]
+        found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        if mine := [line for line in found if line.get("request_id") == request_id]:
+            (line,) = mine
+            return line
+        assert time.monotonic() < deadline, f"{request_id} is not in {log}"
 
 
 def test_one_request_id_in_the_logs_of_both_nodes_and_in_the_answer(mesh: LocalMesh) -> None:
@@ -43,8 +52,7 @@ def test_one_request_id_in_the_logs_of_both_nodes_and_in_the_answer(mesh: LocalM
         url = client.status().http_url
     request_id, answered = ask(url, prompt)
     assert answered == there.node_id
-    (entered,) = lines(here.log, request_id)
-    (served,) = lines(there.log, request_id)
+    entered, served = line_of(here.log, request_id), line_of(there.log, request_id)
     assert (entered["message"], served["message"]) == ("request", "forwarded request")
     assert entered["trace_id"] == served["trace_id"] == TRACE
     assert entered["node"] == there.node_id[:8]
