@@ -4,7 +4,10 @@ import { ownText } from "./store.js";
 import { html, useMemo, useRef, useState } from "./ui.js";
 
 const ROW = 15;
+const TALL_ROW = 24;
 const MAX_ROWS = 9;
+const MAX_ROWS_OF_FEW = 16; // where there is room: up to FEW nodes
+const FEW = 4;
 const MIN_SPAN = 16; // blocks across, so that a lone short prompt doesn't fill the panel
 const HOT = 6;
 
@@ -20,7 +23,7 @@ export function Caches({ state, dispatch }) {
       <span class="fine">one block is ${session.model.block_size} tokens; darker is used more</span></header>
     ${empty
       ? html`<p class="empty">What a node has computed it keeps, as a tree of prompt prefixes. Prompts that start alike share their first blocks. Ask something, and the tree grows here.</p>`
-      : html`<div class="forest"><div class="trees">${trees.map(({ node, tree }) => html`<${Tree} key=${node.id} ...${{ node, tree, span, state, dispatch }} />`)}</div>
+      : html`<div class="forest"><div class="trees">${trees.map(({ node, tree }) => html`<${Tree} key=${node.id} ...${{ node, tree, span, state, dispatch }} maxRows=${trees.length > FEW ? MAX_ROWS : MAX_ROWS_OF_FEW} />`)}</div>
           <${Hot} trees=${trees} state=${state} dispatch=${dispatch} /></div>`}
   </section>`;
 }
@@ -42,12 +45,13 @@ function arrange(runs) {
   return { placed, rows: row, children, roots };
 }
 
-function Tree({ node, tree, span, state, dispatch }) {
+function Tree({ node, tree, span, maxRows, state, dispatch }) {
   const runs = tree?.runs ?? [];
   const shape = useMemo(() => arrange(runs), [tree]);
   const [focus, setFocus] = useState(null);
   const surface = useRef(null);
-  const rows = Math.max(1, Math.min(shape.rows, MAX_ROWS));
+  const rows = Math.min(shape.rows, maxRows);
+  const rowHeight = Math.max(ROW, Math.min(TALL_ROW, (ROW * MAX_ROWS) / Math.max(rows, 1)));
   const hottest = Math.max(1, ...runs.map((run) => run.hits));
   const hover = (run) => dispatch({ type: "hover", run });
   const focused = focus !== null && focus < runs.length ? focus : null;
@@ -66,9 +70,10 @@ function Tree({ node, tree, span, state, dispatch }) {
   return html`<figure class=${`tree ${state.selectedNode && state.selectedNode !== node.id ? "aside" : ""}`} data-tree=${node.id}>
     <figcaption><b>${shortId(node.id)}</b>${node.self && html`<em>this node</em>`}<span>${plural(tree?.blocks ?? node.blocks, "block")}</span></figcaption>
     ${!tree && html`<p class="fine">has not told its shape yet</p>`}
-    <div class="icicle" role="tree" aria-label=${label} tabindex=${runs.length ? 0 : -1} ref=${surface} style=${{ height: `${rows * ROW}px` }}
+    ${tree && !runs.length && html`<p class="fine">nothing cached</p>`}
+    ${runs.length > 0 && html`<div class="icicle" role="tree" aria-label=${label} tabindex="0" ref=${surface} style=${{ height: `${rows * rowHeight}px` }}
         aria-activedescendant=${focused === null ? undefined : `run-${shortId(node.id)}-${focused}`}
-        onKeyDown=${onKeyDown} onFocus=${() => runs.length && move(focused ?? shape.roots[0])}
+        onKeyDown=${onKeyDown} onFocus=${() => move(focused ?? shape.roots[0])}
         onBlur=${() => { setFocus(null); hover(null); }} onMouseLeave=${() => hover(null)}>
       ${shape.placed.filter(({ row }) => row < rows).map(({ run, index, row, rows: height }) => html`<div key=${index} id=${`run-${shortId(node.id)}-${index}`}
           role="treeitem" aria-level=${run.parent === null ? 1 : 2} aria-label=${spoken(run, state.labels)}
@@ -76,12 +81,12 @@ function Tree({ node, tree, span, state, dispatch }) {
           style=${{
             left: `${(100 * run.depth) / span}%`,
             width: `${(100 * run.blocks) / span}%`,
-            top: `${row * ROW}px`,
-            height: `${Math.min(height, rows - row) * ROW}px`,
+            top: `${row * rowHeight}px`,
+            height: `${Math.min(height, rows - row) * rowHeight}px`,
             "--heat": `${Math.round(100 * heat(run.hits, hottest))}%`,
           }}
           onMouseEnter=${() => hover(run)}><span>${ownText(run, state.labels)}</span></div>`)}
-    </div>
+    </div>`}
     ${shape.rows > rows && html`<p class="fine">and ${plural(shape.rows - rows, "less used branch", "less used branches")}</p>`}
   </figure>`;
 }

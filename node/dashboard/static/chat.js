@@ -17,7 +17,13 @@ export function Chat({ state, dispatch }) {
     log.current?.scrollTo({ top: log.current.scrollHeight });
   }, [turns]);
 
-  const change = (patch) => setTurns((all) => [...all.slice(0, -1), { ...all.at(-1), ...(typeof patch === "function" ? patch(all.at(-1)) : patch) }]);
+  const change = (patch) => setTurns((all) => [...all.slice(0, -1), { ...all.at(-1), ...patch }]);
+
+  // So that the reader finds the own text in the caches; where that fails, the chat itself says why.
+  function label(messages) {
+    if (state.session.role !== "operator") return;
+    promptBlocks(messages).then(({ blocks }) => dispatch({ type: "labels", blocks }), () => {});
+  }
 
   async function send(text) {
     const question = text.trim();
@@ -31,19 +37,23 @@ export function Chat({ state, dispatch }) {
     const abort = new AbortController();
     running.current = abort;
     setTurns([...turns, { question, answer: "", pending: true }]);
-    if (state.session.role === "operator")
-      promptBlocks(messages).then(({ blocks }) => dispatch({ type: "labels", blocks }), () => {}); // the chat itself says what is wrong
+    label(messages);
     const started = performance.now();
     let usage = null;
+    let answer = "";
     try {
       await chat(messages, {
         route(route) {
           change({ route, firstTokenMs: performance.now() - started });
           dispatch({ type: "asked", ...route });
         },
-        text: (piece) => change((turn) => ({ answer: turn.answer + piece })),
+        text(piece) {
+          answer += piece;
+          change({ answer });
+        },
         usage: (told) => (usage = told),
       }, abort.signal);
+      label([...messages, { role: "assistant", content: answer }]);
       change({ pending: false, usage, totalMs: performance.now() - started });
       dispatch({ type: "answered", usage });
     } catch (error) {
@@ -99,11 +109,12 @@ function Turn({ turn, session, route }) {
   </article>`;
 }
 
-// The prompt as blocks: filled ones were read from the cache, hollow ones computed.
+// The prompt as blocks: the filled part was read from the cache, the hollow one computed.
 function Squares({ usage, size }) {
   const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
   const blocks = Math.ceil(usage.prompt_tokens / size);
   const shown = Math.min(blocks, MAX_SQUARES);
-  const filled = Math.round((cached / size) * (shown / blocks));
-  return html`<p class="squares" role="img" aria-label=${cachedOf(usage)}>${Array.from({ length: shown }, (_, index) => html`<i key=${index} class=${index < filled ? "cached" : ""}></i>`)}</p>`;
+  const filled = (cached / size) * (shown / blocks);
+  const part = (index) => `${Math.round(100 * Math.max(0, Math.min(1, filled - index)))}%`;
+  return html`<p class="squares" role="img" aria-label=${cachedOf(usage)}>${Array.from({ length: shown }, (_, index) => html`<i key=${index} style=${{ "--filled": part(index) }}></i>`)}</p>`;
 }

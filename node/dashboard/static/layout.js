@@ -7,6 +7,7 @@ export const SIZES = {
   dot: { width: 22, height: 22, gap: 4 },
 };
 const MARGIN = 4;
+const HEADROOM = 8; // for the badge on a node at the top
 const ALONE_HEIGHT = 0.25; // of the stage: below it stands how to find company
 
 // {kind, places: [{x, y}]} for `count` nodes: the largest kind that fits without overlaps.
@@ -22,11 +23,11 @@ export function layout(count, width, height) {
 }
 
 function ellipse(count, width, height, size, scale = 1) {
-  const center = { x: width / 2, y: height / 2 };
+  const center = { x: width / 2, y: (height + HEADROOM) / 2 };
   if (count === 1) return [{ ...center, y: Math.max(height * ALONE_HEIGHT, size.height / 2 + MARGIN) }];
   const radius = {
     x: Math.min((width - size.width) / 2 - MARGIN, 420) * scale,
-    y: ((height - size.height) / 2 - MARGIN) * scale,
+    y: ((height - HEADROOM - size.height) / 2 - MARGIN) * scale,
   };
   const start = count === 2 ? Math.PI : count === 4 ? -0.75 * Math.PI : -Math.PI / 2;
   return Array.from({ length: count }, (_, index) => {

@@ -5,7 +5,7 @@ import { Join } from "./join.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 
 const LANE_SHIFT = 4;
-const RTT_DROP = 15; // below the lanes
+const RTT_SHIFT = 15; // beside the lanes, on their lower side
 const FLIGHT_MS = 900;
 const MAX_DROPS = 5;
 const LABELLED_NODES = 5; // with more, round trips are told for the selected node only
@@ -76,10 +76,11 @@ function Links({ state, at, kind }) {
   return html`
     ${mesh.links.map(([a, b, rtt]) => {
       const [from, to] = [at.get(id(a)), at.get(id(b))];
+      const beside = lane(from, to, from.x < to.x ? RTT_SHIFT : -RTT_SHIFT);
       const faint = selectedNode && ![id(a), id(b)].includes(selectedNode);
       return html`<g key=${`${id(a)} ${id(b)}`} class=${`link ${faint ? "faint" : ""}`}>
         <line x1=${from.x} y1=${from.y} x2=${to.x} y2=${to.y} />
-        ${rtt !== null && kind !== "dot" && labelled(a, b) && html`<text x=${(from.x + to.x) / 2} y=${(from.y + to.y) / 2 + RTT_DROP}>${milliseconds(rtt)}</text>`}
+        ${rtt !== null && kind !== "dot" && labelled(a, b) && html`<text x=${(beside.x1 + beside.x2) / 2} y=${(beside.y1 + beside.y2) / 2}>${milliseconds(rtt)}</text>`}
       </g>`;
     })}
     ${mesh.flows.map(([a, b, total]) => {
