@@ -81,7 +81,7 @@ class Core:
         self._dialer = Dialer(addresses, rng, timing, timers, outbox, satisfied=self._needs_no_dial)
         self.membership = Membership(
             own_id, epoch, options.addresses, table, links, timing, timers, outbox, rng,
-            found=self._found, gone=self._gone,
+            found=self._found, gone=self._gone, forgotten=self._forget,
         )  # fmt: skip
         self.loads = LoadBook(Load(epoch, 0), links, timing, timers, outbox)
         self.detector = Detector(
@@ -370,6 +370,12 @@ class Core:
         if peer.state is not PeerState.DEAD:
             self._dialer.drop(peer.node_id)
 
+    def _forget(self, node_id: NodeId) -> None:
+        self._dialer.drop(node_id)
+        self.follower.forget(node_id)
+        self.loads.forget(node_id)
+        self.far.forget(node_id)
+
     def _new_epoch(self, now: float, above: Epoch, *, empty: bool) -> None:
         """The set starts over: its cache was cleared, or the mesh remembers more than this node does."""
         epoch = Epoch(above + 1)
@@ -400,11 +406,7 @@ class Core:
             self._sweep(now)
 
     def _sweep(self, now: float) -> None:
-        for node_id in self.membership.sweep(now):
-            self._dialer.drop(node_id)
-            self.follower.forget(node_id)
-            self.loads.forget(node_id)
-            self.far.forget(node_id)
+        self.membership.sweep(now)
         self.far.sweep(now)
         self._store_peers()
 

@@ -21,6 +21,10 @@ MAX_PROBES_FOR_OTHERS = 256
 """Indirect probes in flight for others; more are refused with a Nack."""
 
 
+FRESH_BEATS = 1.5
+"""A peer silent for longer has missed a load report, and half a round to bring it."""
+
+
 @dataclass(slots=True, eq=False)
 class _Probe:
     """One question to a peer. `helpers` were asked to put it too; `nacked` tried in vain."""
@@ -59,22 +63,32 @@ class Detector:
     def beat(self, now: float, *, among_connected: bool) -> None:
         """Probes the next member in a random rotation (SWIM, section 4.3: bounds detection).
 
-        In a mesh too large for everyone to be connected, each watches its neighbours only.
+        Whoever has just been heard of needs no probe: the load reports are heartbeats too. In a mesh too
+        large for everyone to be connected, each watches its neighbours only.
         """
         for _ in range(2):
             while self._rotation:
                 peer = self.table.get(self._rotation.pop())
                 if peer is None or not peer.present:
                     continue
-                if not among_connected or self.links.active(peer.node_id) is not None:
-                    self.probe(now, peer.node_id)
-                    return
+                link = self.links.active(peer.node_id)
+                if link is None and among_connected:
+                    continue
+                if link is not None and self._is_fresh(now, link):
+                    self._adjust(-1)
+                    continue
+                self.probe(now, peer.node_id)
+                return
             self._rotation = (
                 self.links.connected()
                 if among_connected
                 else [peer.node_id for peer in self.table if peer.present]
             )
             self.rng.shuffle(self._rotation)
+
+    def _is_fresh(self, now: float, link: Link) -> bool:
+        silence = now - link.heard_at
+        return silence < FRESH_BEATS * self.timing.heartbeat_s and now - link.measured_at < self.timing.rtt_s
 
     def probe(self, now: float, target: NodeId) -> None:
         """Asks a member whether it lives; through others at once when no stream leads to it."""
@@ -132,6 +146,7 @@ class Detector:
         if probe.timer is not None:
             probe.timer.cancel()
         if link.peer == probe.target:
+            link.measured_at = now
             self.rtt(probe.target, now - probe.sent_at)
         if not probe.ping:
             self._adjust(-1)

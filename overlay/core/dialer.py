@@ -96,7 +96,7 @@ class Dialer:
                 self._schedule(target, now + self._wait(max(self.calm_s, self.timing.dial_max_s)))
         if is_self:
             self._selves.add(address)
-        else:
+        elif address in self._seeds:
             self._resolved[address] = peer
 
     def failed(self, now: float, address: Address, reason: str) -> None:
@@ -131,7 +131,7 @@ class Dialer:
             if target.permanent:
                 self._schedule(target, now + self._wait(max(self.calm_s, self.timing.dial_max_s)))
             else:
-                del self._seeds[target.addresses[0]]
+                self._unseed(target)
             return
         address = self._pick(target)
         if address is None:
@@ -145,6 +145,10 @@ class Dialer:
         self.outbox.dial(address, target.node_id)
         timeout = self.timing.dial_timeout_s
         target.timer = self.timers.at(now + timeout, lambda at: self._give_up(at, target, "no answer"))
+
+    def _unseed(self, target: Target) -> None:
+        del self._seeds[target.addresses[0]]
+        self._resolved.pop(target.addresses[0], None)
 
     def _seed_is_connected(self, address: Address) -> bool:
         node_id = self._resolved.get(address)
@@ -169,7 +173,7 @@ class Dialer:
             self.outbox.emit(DialProblem(address, reason))
         hint = target.node_id is None and not target.permanent
         if hint and now - target.since > self.timing.candidate_s:
-            del self._seeds[target.addresses[0]]
+            self._unseed(target)
             return
         if target.failures % len(target.addresses):
             self._schedule(target, now)

@@ -18,7 +18,7 @@ from overlay.core import bloom
 from overlay.core.errors import ProtocolError
 from overlay.core.hashes import to_array
 from overlay.core.heads import KeyRing, filter_payload
-from overlay.core.limits import MAX_EPOCH, MAX_FAR_SETS
+from overlay.core.limits import MAX_EPOCH, MAX_FAR_BYTES, MAX_FAR_SETS
 from overlay.core.links import Link, LinkTable
 from overlay.core.messages import Filter
 from overlay.core.options import Signer
@@ -104,15 +104,18 @@ class FarSets:
             raise ProtocolError("a filter of an impossible shape")
         if origin == self.own_id or summary.model != self.model:
             return
+        near = origin == link.peer
+        if not near and (not self.known(origin) or self.links.active(origin) is not None):
+            return
         verified = self.keys.verified(origin, summary)
         if verified is None:
             return
-        if origin == link.peer:
+        if near:
             self._near[origin] = verified
             for other in self.links.ready():
                 if other is not link and other.follows:
                     self._relay(other, origin, verified)
-        elif self.known(origin) and self.links.active(origin) is None:
+        else:
             self._keep(now, origin, verified)
 
     def match(self, hashes: Sequence[BlockHash], depths: dict[NodeId, int]) -> dict[NodeId, int]:
@@ -130,7 +133,8 @@ class FarSets:
         at = (summary.epoch, summary.version)
         if known is not None and at < (known.summary.epoch, known.summary.version):
             return
-        if known is None and len(self.far) >= MAX_FAR_SETS:
+        taken = sum(len(far.bits) for far in self.far.values()) - (len(known.bits) if known else 0)
+        if len(self.far) - (known is not None) >= MAX_FAR_SETS or taken + len(summary.bits) > MAX_FAR_BYTES:
             return
         self.far[origin] = FarSet(summary, np.frombuffer(summary.bits, dtype=np.uint8), now)
 
@@ -141,6 +145,8 @@ class FarSets:
         if origin in link.keys_told and summary.gossip_key == link.keys_told[origin]:
             relayed = replace(summary, origin=origin, gossip_key=b"", gossip_key_certificate=b"")
         else:
+            if len(link.keys_told) >= MAX_FAR_SETS:
+                link.keys_told.clear()
             link.keys_told[origin] = summary.gossip_key
             relayed = replace(summary, origin=origin)
         self.outbox.send(link.id, relayed)

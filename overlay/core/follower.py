@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from overlay.core.bulk import BulkSender
+from overlay.core.changes import Change
 from overlay.core.digest import Digester, in_ranges
 from overlay.core.errors import ProtocolError
 from overlay.core.heads import KeyRing, digest_of
@@ -78,7 +79,7 @@ class Follower:
     followed: Callable[[NodeId], bool]
     replicas: dict[NodeId, Replica] = field(default_factory=dict)
     _shed_until: dict[NodeId, float] = field(default_factory=dict)
-    _owed: dict[tuple[Link, NodeId], None] = field(default_factory=dict)
+    _owed: dict[tuple[Link, NodeId], Want] = field(default_factory=dict)
     _turn: int = 0
 
     # -- links and members ------------------------------------------------------------------------
@@ -95,7 +96,7 @@ class Follower:
             del self.replicas[link.peer]
 
     def disconnected(self, link: Link) -> None:
-        self._owed = {key: None for key in self._owed if key[0] is not link}
+        self._owed = {key: want for key, want in self._owed.items() if key[0] is not link}
 
     def beat(self, now: float, unreachable: Iterable[NodeId]) -> None:
         """Once a round: asks again for what didn't come, and for the sets of the unreachable.
@@ -198,17 +199,23 @@ class Follower:
         replica = self.replicas.get(want.origin or link.peer)
         if replica is None or (want.epoch, want.version) >= (replica.epoch, replica.version):
             return
-        if not self._relay(now, link, replica) and len(self._owed) < MAX_OWED * len(self.links):
-            self._owed[link, replica.origin] = None
+        if not self._relay(now, link, replica, want) and len(self._owed) < MAX_OWED * len(self.links):
+            self._owed[link, replica.origin] = want
 
-    def _relay(self, now: float, link: Link, replica: Replica) -> bool:
+    def _relay(self, now: float, link: Link, replica: Replica, want: Want) -> bool:
+        """Passes on what changed since, where that is remembered, or the whole set, after the head."""
         head = replica.head
         if head is None or (head.epoch, head.version) != (replica.epoch, replica.version):
             return False
         if digest_of(head) != replica.digest:
             return False
-        if not self.bulk.busy(link, replica.origin):
-            self._relay_head(link, replica.origin, head)
+        if self.bulk.busy(link, replica.origin):
+            return True
+        self._relay_head(link, replica.origin, head)
+        change = replica.since(want.epoch, want.version)
+        if change is not None and not link.slow:
+            self.outbox.send(link.id, change.delta(replica.origin, replica.epoch))
+        else:
             self.bulk.snapshot(now, link, replica.origin, replica.epoch, replica.version, replica.hashes())
         return True
 
@@ -216,8 +223,8 @@ class Follower:
         self.outbox.send(link.id, Heads((replace(head, origin=origin),)))
 
     def _pay(self, now: float, replica: Replica) -> None:
-        for link, origin in [key for key in self._owed if key[1] == replica.origin]:
-            if self._relay(now, link, replica):
+        for (link, origin), want in list(self._owed.items()):
+            if origin == replica.origin and self._relay(now, link, replica, want):
                 del self._owed[link, origin]
 
     # -- changes and snapshots --------------------------------------------------------------------
@@ -241,9 +248,10 @@ class Follower:
             if not replica.staging:
                 self._ask(now, replica, link)
             return
-        if not direct and not self._proven_delta(replica, delta):
+        change = Change.of(delta)
+        if not direct and not self._proven_delta(replica, change):
             return
-        replica.apply(delta.version_to, delta.added, delta.removed)
+        replica.apply(change)
         self._moved_on(now, link, replica)
 
     def on_snapshot(self, now: float, link: Link, part: Snapshot) -> None:
@@ -257,26 +265,34 @@ class Follower:
         at = (part.epoch, part.version)
         if not replica.behind(*at) and not (replica.refetch and at == (replica.epoch, replica.version)):
             return
+        so_far = replica.staged + len(part.hashes)
+        if origin != link.peer and not self._is_promised(replica, part, so_far):
+            return
+        if not self._has_room(now, replica, so_far):
+            return
         replica.wanted_at = now
         whole = replica.stage(part)
-        if whole is None or not self._has_room(now, replica, len(whole)):
-            return
-        if origin != link.peer and not self._proven_snapshot(replica, part, whole):
+        if whole is None or (origin != link.peer and not self._proven_snapshot(replica, whole)):
             return
         replica.swap(part.epoch, part.version, whole)
         self._moved_on(now, link, replica)
 
-    def _proven_delta(self, replica: Replica, delta: Delta) -> bool:
+    def _proven_delta(self, replica: Replica, change: Change) -> bool:
         head = replica.head
-        if head is None or (head.epoch, head.version) != (delta.epoch, delta.version_to):
+        if head is None or (head.epoch, head.version) != (replica.epoch, change.version_to):
             return False
-        return replica.after(delta.added, delta.removed) == digest_of(head)
+        return replica.after(change) == digest_of(head)
 
-    def _proven_snapshot(self, replica: Replica, part: Snapshot, whole: Hashes) -> bool:
+    def _is_promised(self, replica: Replica, part: Snapshot, hashes: int) -> bool:
+        """Whether the origin signed a head of a set as large as what came so far."""
         head = replica.head
         if head is None or (head.epoch, head.version) != (part.epoch, part.version):
             return False
-        return self.digester.digest(whole) == digest_of(head)
+        return hashes <= head.count
+
+    def _proven_snapshot(self, replica: Replica, whole: Hashes) -> bool:
+        head = replica.head
+        return head is not None and self.digester.digest(whole) == digest_of(head)
 
     def _moved_on(self, now: float, link: Link, replica: Replica) -> None:
         replica.wanted_at = None
@@ -331,7 +347,8 @@ class Follower:
         """Keeps the index under its budget: whoever claims most is left out first."""
         if now < self._shed_until.get(replica.origin, 0.0):
             return False
-        need = incoming * (BYTES_PER_BLOCK + BYTES_PER_CLAIM)
+        staged = sum(other.staged for other in self.replicas.values())
+        need = incoming * (BYTES_PER_BLOCK + BYTES_PER_CLAIM) + staged * BYTES_PER_CLAIM
         while self.index.bytes + need > self.index_bytes:
             largest = max(self.replicas.values(), key=lambda other: other.digest.count)
             if replica.digest.count + incoming >= largest.digest.count:

@@ -23,6 +23,9 @@ MAX_FILTER_BYTES = 256 << 10
 MAX_FAR_SETS = 1_024
 """Filters of far nodes kept: four times the neighbours' neighbours at the usual degree."""
 
+MAX_FAR_BYTES = 64 << 20
+"""All those filters together: 4,096 nodes of 20,000 blocks, or the 256 largest."""
+
 MAX_MEMBERS_PER_FRAME = 128
 """About 20 KiB: a full exchange of a 1,000-node mesh in 8 frames."""
 

@@ -17,7 +17,8 @@ class Link:
 
     `follows` says whether both ends run the same model, so that their sets matter to each other.
     `head_sent` is the newest head of this node's own set sent here, `keys_told` whose gossip keys were,
-    and `introduced` whether the peer has told which others it knows.
+    and `introduced` whether the peer has told which others it knows. `measured_at` is when the round trip
+    was last measured.
     """
 
     id: LinkId
@@ -29,6 +30,7 @@ class Link:
     slow: bool = False
     introduced: bool = False
     heard_at: float = 0.0
+    measured_at: float = float("-inf")
     head_sent: tuple[Epoch, Version] = field(default=(Epoch(0), Version(0)))
     head_sent_at: float = float("-inf")
     head_sends: int = 0

@@ -78,16 +78,17 @@ class MemberTable:
     def get(self, node_id: NodeId) -> PeerRecord | None:
         return self._peers.get(node_id)
 
-    def add(self, record: PeerRecord) -> bool:
-        """Adds a peer; False when the table is full of others that matter as much."""
-        if len(self._peers) >= MAX_MEMBERS:
-            spare = next((peer for peer in self._peers.values() if not peer.present), None)
-            if spare is None:
-                return False
-            self.forget(spare.node_id)
+    @property
+    def full(self) -> bool:
+        return len(self._peers) >= MAX_MEMBERS
+
+    def spare(self) -> PeerRecord | None:
+        """Who matters least: the candidate, dead or departed peer that has been known for longest."""
+        return next((peer for peer in self._peers.values() if not peer.present), None)
+
+    def add(self, record: PeerRecord) -> None:
         self._peers[record.node_id] = record
         self._count[record.state] += 1
-        return True
 
     def move(self, peer: PeerRecord, state: PeerState) -> None:
         """Changes what is believed of a peer."""

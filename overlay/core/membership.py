@@ -39,7 +39,8 @@ class Membership:
     """What this node believes of every other, and tells them.
 
     `sparse` says that peers' neighbours are rarely this node's: the mesh is too large for all to be
-    connected. `found` is called with each new candidate, `gone` with each peer that died or left.
+    connected. `found` is called with each new candidate, `gone` with each peer that died or left, and
+    `forgotten` with each that isn't known any more.
     """
 
     own_id: NodeId
@@ -53,6 +54,7 @@ class Membership:
     rng: random.Random
     found: Callable[[float, PeerRecord], None]
     gone: Callable[[float, PeerRecord], None]
+    forgotten: Callable[[NodeId], None]
     news: NewsQueue = field(init=False)
     refutations: int = 0
     sparse: bool = False
@@ -69,7 +71,7 @@ class Membership:
         peer = self.table.get(hello.node_id)
         if peer is None:
             peer = PeerRecord(hello.node_id, PeerState.CANDIDATE, hello.incarnation, now)
-            if not self.table.add(peer):
+            if not self._add(peer):
                 return
         stale = peer.news() if supersedes(peer.news(), as_alive(hello)) else None
         first_told = peer.hello is None and peer.incarnation == hello.incarnation
@@ -209,7 +211,7 @@ class Membership:
 
     def _find(self, now: float, news: Member) -> None:
         peer = PeerRecord(news.node_id, PeerState.CANDIDATE, news.incarnation, now, news.addresses)
-        if news.addresses and self.table.add(peer):
+        if news.addresses and self._add(peer):
             self.outbox.emit(MemberChanged(peer.node_id, peer.state))
             self.found(now, peer)
 
@@ -217,9 +219,8 @@ class Membership:
         if news.incarnation < peer.incarnation:
             return
         if news.state in (MemberState.DEAD, MemberState.LEFT):
-            self.table.forget(peer.node_id)
-            self.outbox.emit(MemberChanged(peer.node_id, None))
             self.gone(now, peer)
+            self._forget(peer)
         elif news.addresses and (news.incarnation, news.addresses) != (peer.incarnation, peer.addresses):
             peer.incarnation = news.incarnation
             peer.addresses = tuple(dict.fromkeys(news.addresses + peer.addresses))[: len(news.addresses) + 4]
@@ -266,17 +267,28 @@ class Membership:
         self._pass_on(now, peer)
         self.gone(now, peer)
 
-    def sweep(self, now: float) -> list[NodeId]:
+    def sweep(self, now: float) -> None:
         """Forgets whoever has been gone, or an unanswering candidate, for long enough."""
-        forgotten = []
         for peer in self.table if self.table.absent() else ():
             life = self.timing.forget_s if peer.gone else self.timing.candidate_s
             if not peer.present and now - peer.changed_at > life:
-                self.table.forget(peer.node_id)
-                self.news.drop(peer.node_id)
-                self.outbox.emit(MemberChanged(peer.node_id, None))
-                forgotten.append(peer.node_id)
-        return forgotten
+                self._forget(peer)
+
+    def _forget(self, peer: PeerRecord) -> None:
+        self.table.forget(peer.node_id)
+        self.news.drop(peer.node_id)
+        self.outbox.emit(MemberChanged(peer.node_id, None))
+        self.forgotten(peer.node_id)
+
+    def _add(self, peer: PeerRecord) -> bool:
+        """Whether there was room; in a full table, who matters least makes it."""
+        if self.table.full:
+            spare = self.table.spare()
+            if spare is None:
+                return False
+            self._forget(spare)
+        self.table.add(peer)
+        return True
 
     def _set(self, now: float, peer: PeerRecord, state: PeerState) -> None:
         if state is not PeerState.SUSPECT:

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from overlay.core.changes import Change
 from overlay.core.digest import Digester, SetDigest
 from overlay.core.hashes import to_array
 from overlay.core.messages import Hashes
 from overlay.core.types import BlockHash, Epoch, Version
 
 MIN_LOG = 4_096
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Change:
-    """Net changes of (version_from, version_to]."""
-
-    version_from: Version
-    version_to: Version
-    added: Hashes
-    removed: Hashes
-
-    def __len__(self) -> int:
-        return len(self.added) + len(self.removed)
 
 
 class OwnSet:
@@ -46,6 +33,11 @@ class OwnSet:
 
     def __len__(self) -> int:
         return len(self._present)
+
+    @property
+    def changing(self) -> int:
+        """How many changes wait for the next commit."""
+        return len(self._pending)
 
     def update(self, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> bool:
         """Gathers changes for the next commit; whether there are any now."""

@@ -10,13 +10,16 @@ from overlay.core.digest import Digester, in_ranges, range_of
 from overlay.core.heads import sign_head
 from overlay.core.limits import MAX_HASHES_PER_FRAME
 from overlay.core.links import Link, LinkTable
-from overlay.core.messages import Delta, Hashes, Head, Heads, RangeDigests, RangeHashes, RangeWant, Want
+from overlay.core.messages import Hashes, Head, Heads, RangeDigests, RangeHashes, RangeWant, Want
 from overlay.core.options import Signer
 from overlay.core.outbox import Outbox
-from overlay.core.own_set import Change, OwnSet
-from overlay.core.timers import Timers
+from overlay.core.own_set import OwnSet
+from overlay.core.timers import Timer, Timers
 from overlay.core.timing import Timing
 from overlay.core.types import BlockHash, Epoch, NodeId
+
+FULL_DELTA = 32
+"""So many changes outweigh the 55 bytes of the frame that carries them by five to one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +36,8 @@ class Publisher:
     timers: Timers
     outbox: Outbox
     _head: Head | None = None
-    _flush_planned: bool = False
+    _flush_timer: Timer | None = None
+    _flushed_at: float = float("-inf")
 
     def local(self, now: float, stored: Sequence[BlockHash], removed: Sequence[BlockHash]) -> None:
         """The engine's cache changed; followers hear of it with the next flush."""
@@ -50,11 +54,16 @@ class Publisher:
             self._plan_flush(now)
 
     def beat(self, now: float) -> None:
-        """Once a round: the head goes to those that haven't seen it, or not for long."""
+        """Once a round: the head goes to those that haven't seen it, or not for long.
+
+        While changes go on the next delta tells the version, and heads are rare.
+        """
         present = (self.own.epoch, self.own.version)
+        quiet = not self.own.changing
         for link in self.links.ready():
-            old = link.head_sent != present or now - link.head_sent_at >= self.timing.head_refresh_s
-            if link.follows and (old or link.head_sends <= self.timing.head_repeats):
+            untold = link.head_sent != present or link.head_sends <= self.timing.head_repeats
+            old = now - link.head_sent_at >= self.timing.head_refresh_s
+            if link.follows and (old or (quiet and untold)):
                 self.send_head(now, link)
 
     def head(self) -> Head:
@@ -76,7 +85,7 @@ class Publisher:
         own = self.own
         change = own.since(want.version) if want.epoch == own.epoch else None
         if change is not None and len(change) <= MAX_HASHES_PER_FRAME:
-            self.outbox.send(link.id, self._delta(change))
+            self.outbox.send(link.id, change.delta(None, own.epoch))
         elif not self.bulk.busy(link, None):
             self.bulk.snapshot(now, link, None, own.epoch, own.version, own.hashes())
 
@@ -95,16 +104,27 @@ class Publisher:
             self.outbox.send(link.id, RangeHashes(None, own.epoch, own.version, ranges, part))
 
     def _plan_flush(self, now: float) -> None:
-        if not self._flush_planned:
-            self._flush_planned = True
-            self.timers.at(now + self.timing.flush_s, self._flush)
+        due = self._flush_due(now)
+        if self._flush_timer is not None:
+            if self._flush_timer.at <= due:
+                return
+            self._flush_timer.cancel()
+        self._flush_timer = self.timers.at(due, self._flush)
+
+    def _flush_due(self, now: float) -> float:
+        """Soon after a quiet time or when there is enough for a frame of its own; else a little later."""
+        timing = self.timing
+        if self.own.changing >= FULL_DELTA:
+            return max(now, self._flushed_at + timing.flush_s)
+        return max(now + timing.flush_s, self._flushed_at + timing.flush_max_s)
 
     def _flush(self, now: float) -> None:
-        self._flush_planned = False
+        self._flush_timer = None
         change = self.own.commit()
         if change is None:
             return
-        delta = self._delta(change)
+        self._flushed_at = now
+        delta = change.delta(None, self.own.epoch)
         for link in self.links.ready():
             if not link.follows or link.slow or self.bulk.busy(link, None):
                 continue
@@ -112,10 +132,6 @@ class Publisher:
                 self.outbox.send(link.id, delta)
             else:
                 self.send_head(now, link)
-
-    def _delta(self, change: Change) -> Delta:
-        span = (change.version_from, change.version_to)
-        return Delta(None, self.own.epoch, *span, change.added, change.removed)
 
 
 def _group(ranges: bytes, hashes: Hashes) -> list[tuple[bytes, Hashes]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from overlay.core.changes import Change, History
 from overlay.core.digest import Digester, SetDigest, in_ranges
 from overlay.core.errors import ProtocolError
 from overlay.core.hashes import EMPTY, to_array
@@ -25,6 +26,7 @@ class Replica:
 
     __slots__ = (
         "_digester",
+        "_history",
         "_index",
         "_list",
         "_staged",
@@ -55,11 +57,17 @@ class Replica:
         self._digester = digester
         self._list = array("Q")
         self._staged: Staging | None = None
+        self._history = History()
 
     @property
     def staging(self) -> bool:
         """Whether part of a snapshot has come in."""
         return self._staged is not None
+
+    @property
+    def staged(self) -> int:
+        """How many hashes of a snapshot have come in."""
+        return self._staged.hashes if self._staged is not None else 0
 
     @property
     def lags(self) -> bool:
@@ -73,23 +81,28 @@ class Replica:
         """Whether (epoch, version) is news."""
         return (epoch, version) > (self.epoch, self.version)
 
-    def after(self, added: Hashes, removed: Hashes) -> SetDigest:
+    def after(self, change: Change) -> SetDigest:
         """The digest that `apply` would come to."""
-        gone = self._index.owned(self.origin, removed.tolist())
-        present = set(self._index.owned(self.origin, added.tolist()))
-        news = [block for block in added.tolist() if block not in present]
+        gone = self._index.owned(self.origin, change.removed.tolist())
+        present = set(self._index.owned(self.origin, change.added.tolist()))
+        news = [block for block in change.added.tolist() if block not in present]
         return self._digester.changed(self.digest, to_array(news), to_array(gone))
 
-    def apply(self, version: Version, added: Hashes, removed: Hashes) -> None:
-        """Moves on to `version` of the same epoch by its net changes."""
-        if self.digest.count + len(added) > MAX_HASHES_PER_ORIGIN:
+    def apply(self, change: Change) -> None:
+        """Moves on to a later version of the same epoch by its net changes."""
+        if self.digest.count + len(change.added) > MAX_HASHES_PER_ORIGIN:
             raise ProtocolError(f"a set of more than {MAX_HASHES_PER_ORIGIN} blocks")
-        gone = self._index.remove(self.origin, removed.tolist())
-        news = self._index.add(self.origin, added.tolist())
+        gone = self._index.remove(self.origin, change.removed.tolist())
+        news = self._index.add(self.origin, change.added.tolist())
         self._list.extend(news)
         self.digest = self._digester.changed(self.digest, to_array(news), to_array(gone))
-        self.version = version
+        self.version = change.version_to
+        self._history.append(change)
         self._compact()
+
+    def since(self, epoch: Epoch, version: Version) -> Change | None:
+        """What changed since (epoch, version), where that is remembered."""
+        return self._history.since(version) if epoch == self.epoch else None
 
     def restart(self, epoch: Epoch) -> None:
         """Begins a higher epoch, whose version 0 is the empty set."""
@@ -97,6 +110,7 @@ class Replica:
         del self._list[:]
         self.epoch, self.version = epoch, Version(0)
         self.digest = SetDigest()
+        self._history.clear()
         self._staged = None
         self.refetch = False
         if self.head is not None and self.head.epoch < epoch:
@@ -112,6 +126,7 @@ class Replica:
         del self._list[:]
         self.version = Version(0)
         self.digest = SetDigest()
+        self._history.clear()
         self._staged = None
         self.current_at = None
         self.refetch = False
@@ -138,6 +153,7 @@ class Replica:
         self._list = array("Q", new)
         self.epoch, self.version = epoch, version
         self.digest = self._digester.digest(hashes)
+        self._history.clear()
         self.refetch = False
         if self._staged is not None and not self.behind(self._staged.epoch, self._staged.version):
             self._staged = None
@@ -161,17 +177,20 @@ class Replica:
 class Staging:
     """The parts of one snapshot that have come in."""
 
-    __slots__ = ("_parts", "chunks", "epoch", "version")
+    __slots__ = ("_parts", "chunks", "epoch", "hashes", "version")
 
     def __init__(self, epoch: Epoch, version: Version, chunks: int) -> None:
         self.epoch = epoch
         self.version = version
         self.chunks = chunks
+        self.hashes = 0
         self._parts: dict[int, Hashes] = {}
 
     def take(self, part: Snapshot) -> Hashes | None:
         """Adds one part; the whole set, distinct and sorted, once all are there."""
-        self._parts[part.chunk] = part.hashes
+        if part.chunk not in self._parts:
+            self._parts[part.chunk] = part.hashes
+            self.hashes += len(part.hashes)
         if len(self._parts) < self.chunks:
             return None
         whole: Iterable[Hashes] = self._parts.values()

@@ -132,8 +132,9 @@ class Sessions:
 
     def punish(self, now: float, link: Link, violation: str) -> None:
         """A peer broke the protocol: all its streams end, and it may not come back for a while."""
+        self._banned_until.pop(link.peer, None)
         if len(self._banned_until) >= MAX_MEMBERS:
-            self._banned_until = {peer: at for peer, at in self._banned_until.items() if at > now}
+            del self._banned_until[next(iter(self._banned_until))]
         self._banned_until[link.peer] = now + self.timing.ban_s
         self.outbox.emit(PeerMisbehaved(link.peer, violation))
         for each in self.links.to(link.peer):

@@ -19,6 +19,9 @@ class Timing:
     ack_s: float = 0.5
     """Deadline of a direct probe, times (local health + 1). Must exceed the worst usual RTT."""
 
+    rtt_s: float = 10.0
+    """A peer that is heard all the time is still probed this often, to measure the round trip."""
+
     indirect_probes: int = 3
     """Peers asked to probe a silent one. Each costs four frames per failed probe."""
 
@@ -46,8 +49,12 @@ class Timing:
     """Peers told each time. More is faster and costs bytes in proportion."""
 
     flush_s: float = 0.2
-    """Local block changes are gathered this long, then sent as one delta. Longer packs more hashes
-    per frame, shorter makes hearsay fresher."""
+    """The first local block changes after a quiet time are gathered this long, then sent as one delta; and
+    deltas follow one another no faster."""
+
+    flush_max_s: float = 1.5
+    """While changes go on, a delta waits this long for enough of them to be worth its frame. Longer packs
+    more hashes per frame, shorter makes hearsay fresher; hearsay of 5 s costs no hits."""
 
     load_min_s: float = 0.1
     """A changed load is told at most this often."""
@@ -59,11 +66,12 @@ class Timing:
     """An unanswered Want, or a snapshot that doesn't get on, is asked for again after this."""
 
     head_repeats: int = 7
-    """Rounds in which a changed head is sent again, should the first be lost with a full queue: at
-    10 % loss one in 10^7 followers misses them all. Each costs 150 bytes a link."""
+    """Rounds in which a changed head is sent again once the set is quiet, should the first be lost with a
+    full queue: at 10 % loss one in 10^7 followers misses them all. Each costs 150 bytes a link."""
 
     head_refresh_s: float = 10.0
-    """A head that has been repeated enough is still sent this often."""
+    """A head is sent this often even while the set goes on changing, when deltas tell the versions, and
+    after it has been repeated enough."""
 
     dial_first_s: float = 0.25
     """First wait between dials of an address. Doubles with every failure, with jitter of half."""
@@ -102,9 +110,4 @@ class Timing:
     @classmethod
     def wan(cls) -> Timing:
         """Nodes across continents: patient with acks, gathers longer."""
-        return cls(ack_s=1.5, flush_s=0.5, suspicion=6.0, dial_timeout_s=20.0)
-
-    @classmethod
-    def sim(cls) -> Timing:
-        """The LAN preset with one flush a round, as the reports on rounds count it."""
-        return cls(flush_s=1.0)
+        return cls(ack_s=1.5, flush_s=0.5, flush_max_s=3.0, suspicion=6.0, dial_timeout_s=20.0)

@@ -25,7 +25,7 @@ class WorldOptions:
     seed: int = 0
     seeds: int = 1
     network: NetworkOptions = field(default_factory=NetworkOptions)
-    timing: Timing = field(default_factory=Timing.sim)
+    timing: Timing = field(default_factory=Timing.lan)
     full_mesh: int = 256
     degree: int = 16
     history: bool = True
@@ -58,6 +58,8 @@ class SimNode:
     blocks: set[int] = field(default_factory=set)
     links: dict[LinkId, End] = field(default_factory=dict)
     runs: int = 0
+    born: int = 0
+    """Its incarnation when it was last started."""
     timer: int = 0
     paused: bool = False
     waiting: list[Event] = field(default_factory=list)

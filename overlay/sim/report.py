@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import resource
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from overlay.core.timing import Timing
+from overlay.core.types import Epoch, Load
 from overlay.core.views import PeerState
 from overlay.sim.garbage import uncollected
 from overlay.sim.network import NetworkOptions
-from overlay.sim.parts import WorldOptions
+from overlay.sim.parts import SimNode, WorldOptions
 from overlay.sim.world import World
 
 MEET_S = 300.0
 CONVERGE_S = 120.0
 DETECT_S = 120.0
+
+ANTI_ENTROPY = ("Heads", "Want", "Delta", "Snapshot", "RangeDigests", "RangeWant", "RangeHashes")
+
+IDLE = Load(
+    Epoch(0), 0, seconds_per_prefill_token=0.002, seconds_per_decode_step=0.05,
+    prefill_tokens_per_step=512, kv_blocks_total=4096,
+)  # fmt: skip
+"""What an engine without requests tells of itself; the core stamps epoch and sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +36,9 @@ class OverlayReport:
     `converged_rounds` counts heartbeats from the last change until all replicas equalled their
     origins; `detection_s` runs from a crash until every neighbour has declared it; bytes are those
     sent, framing included, over the steady part; `peak_bytes` is the most any node sent in a second;
-    `memory_bytes_per_node` is the process's growth shared out, so an upper bound.
+    `bytes_per_change` is what heads, wants, deltas, snapshots and repairs took for each block that was
+    stored or removed and each neighbour, None when nothing changed; `memory_bytes_per_node` is the
+    process's growth shared out, so an upper bound.
     """
 
     nodes: int
@@ -37,6 +50,7 @@ class OverlayReport:
     false_deaths: int
     bytes_per_node_per_s: float
     peak_bytes: int
+    bytes_per_change: float | None
     memory_bytes_per_node: int
     links_per_node: float
     frames: int
@@ -49,7 +63,7 @@ class Workload:
     """What a mesh goes through: blocks at the start, then `steady_s` of churn and changes.
 
     `churn_per_hour` is the share of nodes that crash and restart in an hour; `changes_per_s` are
-    blocks replaced per node and second.
+    blocks replaced per node and second, each at a moment of its own.
     """
 
     blocks: int = 1_000
@@ -78,7 +92,7 @@ def run_overlay(
         seed=seed,
         seeds=min(3, nodes),
         network=NetworkOptions(loss=loss),
-        timing=timing or Timing.sim(),
+        timing=timing or Timing.lan(),
         full_mesh=full_mesh,
         degree=degree,
         history=False,
@@ -94,7 +108,9 @@ class _Run:
     workload: Workload
     memory_before: int
     progress: Callable[[str], None]
+    _cached: dict[int, deque[int]] = field(default_factory=dict)
     _next_block: int = 0
+    _changes: int = 0
 
     def report(self) -> OverlayReport:
         world, options = self.world, self.world.options
@@ -111,6 +127,8 @@ class _Run:
         sent.subtract(bytes_before)
         peak, memory = world.tally.peak_bytes, _memory()
         links = sum(len(node.core.links.connected()) for node in world.running() if node.core is not None)
+        links_per_node = links / max(1, len(world.running()))
+        followed = sum(sent[kind] for kind in ANTI_ENTROPY)
         self.progress("waiting for a crash to be detected")
         return OverlayReport(
             nodes=options.nodes,
@@ -122,8 +140,9 @@ class _Run:
             false_deaths=len(world.tally.false_deaths),
             bytes_per_node_per_s=sent.total() * per_node,
             peak_bytes=peak,
+            bytes_per_change=followed / (self._changes * links_per_node) if self._changes else None,
             memory_bytes_per_node=(memory - self.memory_before) // options.nodes,
-            links_per_node=links / max(1, len(world.running())),
+            links_per_node=links_per_node,
             frames=world.tally.frames,
             simulated_s=world.now,
             bytes_by_kind={kind: size * per_node for kind, size in sent.most_common() if size > 0},
@@ -132,7 +151,7 @@ class _Run:
     def _meet(self) -> float | None:
         world = self.world
         for number in range(world.options.nodes):
-            world.start(number)
+            self._run_node(number)
         large = world.options.nodes > world.options.full_mesh
         together = world.well_connected if large else world.acquainted
         return world.now if world.run_until(together, MEET_S) else None
@@ -140,7 +159,7 @@ class _Run:
     def _converge(self) -> float | None:
         world, began = self.world, self.world.now
         for number in range(world.options.nodes):
-            world.store(number, self._fresh(self.workload.blocks))
+            self._fill(number)
         if not world.run_until(world.neighbours_converged, world.now + CONVERGE_S):
             return None
         return (world.now - began) / world.options.timing.heartbeat_s
@@ -157,9 +176,10 @@ class _Run:
             while owed >= 1.0:
                 owed -= 1.0
                 self._replace_one()
-            if changes >= 1.0:
-                self._change(int(changes))
-                changes -= int(changes)
+            while changes >= 1.0:
+                changes -= 1.0
+                for node in world.running():
+                    world.after(world.rng.random(), partial(self._change, node))
             world.run(1.0)
 
     def _replace_one(self) -> None:
@@ -170,14 +190,26 @@ class _Run:
         world.after(world.rng.uniform(5.0, 60.0), lambda: self._start(number))
 
     def _start(self, number: int) -> None:
-        self.world.start(number)
-        self.world.store(number, self._fresh(self.workload.blocks))
+        self._run_node(number)
+        self._fill(number)
 
-    def _change(self, count: int) -> None:
-        for node in self.world.running():
-            old = [block for block, _ in zip(node.blocks, range(count), strict=False)]
-            self.world.remove(node.number, old)
-            self.world.store(node.number, self._fresh(count))
+    def _fill(self, number: int) -> None:
+        self._cached[number] = deque(self._fresh(self.workload.blocks))
+        self.world.store(number, self._cached[number])
+
+    def _run_node(self, number: int) -> None:
+        self.world.start(number)
+        self.world.report_load(number, IDLE)
+
+    def _change(self, node: SimNode) -> None:
+        """The oldest block makes room for a new one."""
+        cached = self._cached[node.number]
+        if node.core is not None and cached:
+            self._changes += 2
+            new = self._fresh(1)
+            cached.extend(new)
+            self.world.remove(node.number, [cached.popleft()])
+            self.world.store(node.number, new)
 
     def _detect(self) -> float | None:
         world = self.world

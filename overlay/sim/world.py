@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from overlay.core.actions import Action, Close, Dial, Emit, Persist, Send, SetTimer
 from overlay.core.core import Core
-from overlay.core.events import Event, Leave, LocalBlocks, LocalCleared, Started, TimerFired
+from overlay.core.events import Event, Leave, LocalBlocks, LocalCleared, LocalLoad, Started, TimerFired
 from overlay.core.messages import Message
 from overlay.core.options import CoreOptions
-from overlay.core.types import BlockHash
+from overlay.core.types import BlockHash, Load
 from overlay.core.views import MemberChanged, PeerState
 from overlay.sim.clock import Clock
 from overlay.sim.network import Network
@@ -73,6 +73,7 @@ class World:
         node.runs += 1
         node.blocks.clear()
         node.core = self._make_core(node)
+        node.born = node.core.membership.incarnation
         self._disturb(node)
         self._hand_in(node, Started())
 
@@ -132,6 +133,10 @@ class World:
         """A node's engine loses its cache."""
         self.nodes[number].blocks.clear()
         self._hand_in(self.nodes[number], LocalCleared())
+
+    def report_load(self, number: int, load: Load) -> None:
+        """A node's engine says how busy it is."""
+        self._hand_in(self.nodes[number], LocalLoad(load))
 
     # -- what holds -------------------------------------------------------------------------------
 
@@ -320,10 +325,14 @@ class World:
         node.disturbed_at = self.now
 
     def _note_death(self, observer: SimNode, subject: SimNode) -> None:
+        """Late news that a node which was restarted had died are true: they are of an earlier life."""
         entry = (self.now, observer.number, subject.number)
         self.tally.deaths.append(entry)
+        peer = observer.core.table.get(subject.node_id) if observer.core is not None else None
+        this_life = peer is None or peer.incarnation >= subject.born
         settled = self.now - max(observer.disturbed_at, subject.disturbed_at, self._disturbed_at)
-        if observer.healthy and subject.healthy and self.network.whole and settled > SETTLING_S:
+        calm = self.network.whole and settled > SETTLING_S
+        if observer.healthy and subject.healthy and this_life and calm:
             self.tally.false_deaths.append(entry)
 
 

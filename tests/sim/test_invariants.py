@@ -14,7 +14,7 @@ LOSSY = NetworkOptions(loss=0.1, duplication=0.02, reordering=0.05)
 
 
 def _mesh(nodes: int, seed: int, network: NetworkOptions) -> World:
-    world = World(WorldOptions(nodes=nodes, seed=seed, network=network, timing=Timing.sim()))
+    world = World(WorldOptions(nodes=nodes, seed=seed, network=network, timing=Timing.lan()))
     for number in range(nodes):
         world.start(number)
     assert world.run_until(world.acquainted, 60.0), f"seed {seed}: the mesh never met"

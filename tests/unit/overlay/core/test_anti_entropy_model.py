@@ -29,7 +29,9 @@ from overlay.sim.signer import SimSigner
 from tests.unit.overlay.core.harness import ADDRESS, KEY, ME, MODEL, PEER
 
 BLOCKS = st.lists(st.integers(0, 30).map(BlockHash), max_size=6)
-TIMING = Timing(flush_s=0.05, heartbeat_s=0.2, want_retry_s=0.1, head_refresh_s=0.5, suspicion=1e6)
+TIMING = Timing(
+    flush_s=0.05, flush_max_s=0.2, heartbeat_s=0.2, want_retry_s=0.1, head_refresh_s=0.5, suspicion=1e6
+)
 
 
 class Pair(RuleBasedStateMachine):

@@ -183,7 +183,7 @@ def test_wants_are_served_by_delta_or_snapshot() -> None:
     node.connect(1)
     for first in (0, 10):
         node.tell(LocalBlocks(stored=[BlockHash(block) for block in range(first, first + 10)]))
-        node.run(0.5)
+        node.run(2.0)
     pushed = node.sent(Delta)
     assert [(each.version_from, each.version_to, len(each.added)) for each in pushed] == [
         (0, 1, 10),
@@ -251,3 +251,69 @@ def test_an_origin_that_forgot_its_epoch_is_reminded_until_it_listens() -> None:
         (reminder,) = node.sent(Heads, link=1)
         assert (reminder.heads[0].origin, reminder.heads[0].epoch) == (PEER, 10)
     assert node.held() == {1, 2, 3}
+
+
+def _relay() -> Harness:
+    """OTHER asks a node that follows PEER."""
+    node = _following()
+    node.connect(2, OTHER)
+    node.receive(1, delta((3, 4), [4], [1]))
+    node.receive(1, delta((4, 5), [5, 1], [2]))
+    node.receive(1, heads(node.core, PEER, 5, {1, 3, 4, 5}))
+    node.clear()
+    return node
+
+
+def test_a_relay_passes_on_only_what_changed() -> None:
+    node = _relay()
+    node.receive(2, Want(PEER, Epoch(10), Version(3)))
+    (head,), (change,) = node.sent(Heads, link=2), node.sent(Delta, link=2)
+    assert (head.heads[0].origin, head.heads[0].version) == (PEER, 5)
+    assert (change.origin, change.version_from, change.version_to) == (PEER, 3, 5)
+    assert (set(change.added.tolist()), set(change.removed.tolist())) == ({1, 4, 5}, {2})
+    assert node.sent(Snapshot) == []
+
+
+def test_a_relay_that_does_not_remember_passes_on_the_whole_set() -> None:
+    for want in (Want(PEER, Epoch(10), Version(2)), Want(PEER, Epoch(9), Version(4))):
+        node = _relay()
+        node.receive(2, want)
+        (whole,) = node.sent(Snapshot, link=2)
+        assert (whole.version, set(whole.hashes.tolist())) == (5, {1, 3, 4, 5})
+        assert node.sent(Delta) == []
+
+
+def test_what_a_relay_owes_is_paid_once_the_origin_has_signed_it() -> None:
+    node = _relay()
+    node.receive(1, delta((5, 6), [6], []))
+    node.receive(2, Want(PEER, Epoch(10), Version(5)))
+    assert node.sent(Delta) == []
+    node.receive(1, heads(node.core, PEER, 6, {1, 3, 4, 5, 6}))
+    (change,) = node.sent(Delta, link=2)
+    assert (change.version_from, change.version_to, change.added.tolist()) == (5, 6, [6])
+
+
+def test_relayed_chunks_are_staged_only_as_far_as_the_origin_signed() -> None:
+    node = _following()
+    node.connect(2, OTHER)
+    replica = node.core.follower.replicas[PEER]
+    node.receive(2, snapshot(9, list(range(1000)), chunk=0, chunks=64, origin=PEER))
+    assert replica.staged == 0
+    node.receive(2, heads(node.core, PEER, 9, set(range(10)), relayed=True))
+    node.receive(2, snapshot(9, list(range(1000)), chunk=0, chunks=64, origin=PEER))
+    assert replica.staged == 0
+    node.receive(2, snapshot(9, list(range(5)), chunk=0, chunks=2, origin=PEER))
+    assert replica.staged == 5
+    node.receive(2, snapshot(9, list(range(5, 10)), chunk=1, chunks=2, origin=PEER))
+    assert node.held() == set(range(10))
+
+
+def test_what_is_staged_counts_towards_the_budget() -> None:
+    node = Harness(index_bytes=1 << 20)
+    node.connect(1)
+    for chunk in range(60):
+        first = chunk * 10_000
+        node.receive(1, snapshot(1, list(range(first, first + 10_000)), chunk=chunk, chunks=64))
+        staged = sum(replica.staged for replica in node.core.follower.replicas.values())
+        assert staged * 8 <= 1 << 20
+    assert node.byes() == []

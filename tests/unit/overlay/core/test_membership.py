@@ -230,3 +230,42 @@ def test_goodbye_without_a_hello_is_no_departure() -> None:
     node.tell(LinkDown(LinkId(1)))
     node.receive(1, Bye(ByeReason.LEAVING))
     assert _state(node, PEER) is PeerState.ALIVE
+
+
+def test_a_peer_that_is_heard_all_the_time_is_probed_only_for_its_round_trip() -> None:
+    node = _mesh(PEER)
+    for sequence in range(200):
+        node.run(0.5, living=(1,))
+        node.receive(1, LoadReport(None, Load(Epoch(10), sequence)))
+    assert 8 <= len(node.sent(Probe, link=1)) <= 12
+    assert _state(node, PEER) is PeerState.ALIVE
+    node.clear()
+    node.run(3.0)
+    assert len(node.sent(Probe, link=1)) >= 2
+    assert _state(node, PEER) is PeerState.SUSPECT
+
+
+def test_being_heard_cures_a_node_of_doubting_itself() -> None:
+    node = _mesh(PEER)
+    node.tell(LoopLag(5.0))
+    assert node.core.detector.local_health > 3
+    for sequence in range(40):
+        node.run(0.5, living=(1,))
+        node.receive(1, LoadReport(None, Load(Epoch(10), sequence)))
+    assert node.core.detector.local_health == 0
+
+
+def test_a_full_table_makes_room_for_those_who_say_hello_and_forgets_all_about_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("overlay.core.members.MAX_MEMBERS", 2)
+    node = _mesh(PEER)
+    node.receive(1, Bye(ByeReason.LEAVING))
+    for link, peer in enumerate((OTHER, HIGHEST, LOWEST), start=2):
+        node.connect(link, peer)
+    assert _state(node, PEER) is None
+    assert [_state(node, peer) for peer in (OTHER, HIGHEST)] == [PeerState.ALIVE] * 2
+    assert _state(node, LOWEST) is None  # the table is full of members
+    assert PEER not in node.core.follower.replicas
+    assert node.core.loads.load_of(PEER) is None
+    assert node.core.table.size() == 3
