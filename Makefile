@@ -9,7 +9,7 @@ PROTO_VENV := .venv-proto
 WHEELS := docker/wheelhouse
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit e2e faults soak soak-engine bench-peers bench-engine exactness proto clean wheelhouse testbed testbed-down test-docker
+.PHONY: help venv demo test lint types unit e2e faults soak soak-engine bench-peers bench-engine bench-overlay exactness proto clean wheelhouse testbed testbed-down test-docker
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -60,6 +60,9 @@ bench-peers:  ## the engines that bench-engine compares with, each in an environ
 
 bench-engine: $(READY)  ## the engine beside transformers and whichever of bench-peers is there
 	$(BIN)/python tests/bench/bench_engine.py
+
+bench-overlay: $(READY)  ## the prefix index and gossip beside plain Python
+	$(BIN)/python tests/bench/bench_overlay.py
 
 exactness: $(READY)  ## 200 real prompts in every way the engine answers, against transformers token by token
 	$(BIN)/python tests/bench/exactness.py
