@@ -12,6 +12,8 @@ from typing import Any
 from overlay.core import actions, events
 from overlay.core.core import Core
 from overlay.core.events import LinkId
+from overlay.core.messages import Message
+from overlay.core.priority import priority_of
 from overlay.core.types import NodeId
 from overlay.core.views import Notification
 from overlay.net.clocks import Clocks
@@ -64,6 +66,7 @@ class Driver:
         self._lag_timer: asyncio.TimerHandle | None = None
         self._lag_due = 0.0
         self._early: list[events.Event] | None = []
+        self._encoded: tuple[Message | None, pb.Frame] = (None, pb.Frame())
 
     @property
     def is_running(self) -> bool:
@@ -151,7 +154,10 @@ class Driver:
         link = self._links.get(action.link)
         if link is None:
             return
-        link.send(self._clocks.stamp(encode(self._domain.outgoing(action.message))))
+        if action.message is not self._encoded[0]:  # what goes to many is encoded once
+            frame = self._clocks.stamp(encode(self._domain.outgoing(action.message)))
+            self._encoded = (action.message, frame)
+        link.send(self._encoded[1], priority_of(action.message))
         if link.is_overfull:
             self._loop.call_soon(self._drop, link, "it doesn't read what it is sent")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from overlay.core.core import SLOW_BYTES
 from overlay.core.events import LinkId
+from overlay.core.priority import Priority
 from overlay.net.transport import Frames, Stream
 from rumormill.v1 import overlay_pb2 as pb
 
@@ -17,7 +18,7 @@ only a stalled one gets here."""
 
 
 class Link:
-    """Frames wait here until the transport takes them.
+    """Frames wait here until the transport takes them, the most urgent first.
 
     `on_queue(link)` is called when the queue passes SLOW_BYTES, and when it has drained to a quarter.
     `on_sent(frame, size)` is called for every frame that the transport took.
@@ -35,7 +36,7 @@ class Link:
         self.bytes_waiting = 0
         self._on_queue = on_queue
         self._on_sent = on_sent
-        self._queue: deque[tuple[pb.Frame, int]] = deque()
+        self._queues: tuple[deque[tuple[pb.Frame, int]], ...] = tuple(deque() for _ in Priority)
         self._ready = asyncio.Event()
         self._ending = False
         self._slow = False
@@ -44,12 +45,12 @@ class Link:
     def is_overfull(self) -> bool:
         return self.bytes_waiting > MAX_QUEUE_BYTES
 
-    def send(self, frame: pb.Frame) -> None:
+    def send(self, frame: pb.Frame, priority: Priority) -> None:
         """Queues a frame; after `end` it is dropped."""
         if self._ending:
             return
         size = frame.ByteSize()
-        self._queue.append((frame, size))
+        self._queues[priority].append((frame, size))
         self.bytes_waiting += size
         self._ready.set()
         if not self._slow and self.bytes_waiting > SLOW_BYTES:
@@ -64,8 +65,8 @@ class Link:
     async def outgoing(self) -> Frames:
         """What the transport writes. One consumer."""
         while True:
-            while self._queue:
-                frame, size = self._queue.popleft()
+            while queue := next(filter(None, self._queues), None):
+                frame, size = queue.popleft()
                 yield frame
                 self.bytes_waiting -= size
                 self._on_sent(frame, size)

@@ -8,8 +8,26 @@ import pytest
 from overlay.core import events
 from overlay.core.core import SLOW_BYTES
 from overlay.core.events import LinkId
+from overlay.core.hashes import EMPTY
+from overlay.core.messages import (
+    Ack,
+    Bye,
+    ByeReason,
+    Delta,
+    Head,
+    Heads,
+    LoadReport,
+    Members,
+    Message,
+    Snapshot,
+    Want,
+)
+from overlay.core.priority import Priority, priority_of
+from overlay.core.types import Epoch, Load, Version
+from overlay.net.codec import encode
 from overlay.net.link import MAX_QUEUE_BYTES, Link
 from rumormill.v1 import overlay_pb2 as pb
+from tests.unit.overlay.core.harness import PEER
 from tests.unit.overlay.net.meshes import Member, eventually
 
 BULK = pb.Frame(snapshot=pb.Snapshot(chunks=1, hashes=bytes(64 << 10)))
@@ -31,7 +49,7 @@ class Watched:
 async def test_a_filling_queue_is_reported_once_and_once_when_it_drained() -> None:
     watched = Watched()
     for _ in range(10):
-        watched.link.send(BULK)
+        watched.link.send(BULK, Priority.BULK)
     assert len(watched.queue) == 1
     assert SLOW_BYTES < watched.queue[0] <= SLOW_BYTES + SIZE
     watched.link.end()
@@ -44,18 +62,40 @@ async def test_a_filling_queue_is_reported_once_and_once_when_it_drained() -> No
 
 async def test_what_is_queued_is_written_before_the_end_and_nothing_after_it() -> None:
     watched = Watched()
-    watched.link.send(pb.Frame(probe=pb.Probe(sequence=1)))
+    watched.link.send(pb.Frame(probe=pb.Probe(sequence=1)), Priority.MEMBERSHIP)
     watched.link.end()
-    watched.link.send(pb.Frame(probe=pb.Probe(sequence=2)))
+    watched.link.send(pb.Frame(probe=pb.Probe(sequence=2)), Priority.MEMBERSHIP)
     assert [frame.probe.sequence async for frame in watched.link.outgoing()] == [1]
+
+
+async def test_the_most_urgent_is_written_first_whatever_waits() -> None:
+    epoch, version = Epoch(1), Version(1)
+    urgent: list[Message] = [
+        Members(()),
+        Ack(1, 1),
+        LoadReport(None, Load(epoch, 0)),
+        Want(PEER, epoch, version),
+        Delta(None, epoch, version, Version(2), EMPTY, EMPTY),
+        Heads((Head(None, epoch, version, version, 0, 0, 0),)),
+        Heads((Head(PEER, epoch, version, version, 0, 0, 0),)),
+        Delta(PEER, epoch, version, Version(2), EMPTY, EMPTY),
+        Snapshot(None, epoch, version, 0, 1, EMPTY),
+        Snapshot(PEER, epoch, version, 0, 1, EMPTY),
+    ]
+    watched = Watched()
+    for message in sorted(urgent, key=priority_of, reverse=True):
+        watched.link.send(encode(message), priority_of(message))
+    watched.link.end()
+    assert [frame async for frame in watched.link.outgoing()] == [encode(message) for message in urgent]
+    assert priority_of(Bye(ByeReason.LEAVING)) is Priority.MEMBERSHIP
 
 
 async def test_a_peer_that_never_reads_is_seen() -> None:
     watched = Watched()
     for _ in range(MAX_QUEUE_BYTES // SIZE):
-        watched.link.send(BULK)
+        watched.link.send(BULK, Priority.BULK)
     assert not watched.link.is_overfull
-    watched.link.send(BULK)
+    watched.link.send(BULK, Priority.BULK)
     assert watched.link.is_overfull
 
 
