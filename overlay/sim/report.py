@@ -102,6 +102,16 @@ def run_overlay(
         return _Run(World(options), workload or Workload(), before, progress).report()
 
 
+def rounds_to_converge(nodes: int, seed: int, loss: float, blocks: int = 100) -> float | None:
+    """Rounds after which all replicas equal their origins, whose caches all changed at once; None: never."""
+    options = WorldOptions(
+        nodes=nodes, seed=seed, seeds=min(3, nodes), network=NetworkOptions(loss=loss), history=False
+    )
+    with uncollected():
+        run = _Run(World(options), Workload(blocks=blocks), 0, lambda _: None)
+        return run.converge() if run.meet() is not None else None
+
+
 @dataclass(slots=True, eq=False)
 class _Run:
     world: World
@@ -114,9 +124,9 @@ class _Run:
 
     def report(self) -> OverlayReport:
         world, options = self.world, self.world.options
-        met_s = self._meet()
+        met_s = self.meet()
         self.progress(f"met after {met_s} s")
-        rounds = self._converge()
+        rounds = self.converge()
         self.progress(f"converged after {rounds} rounds")
         began, bytes_before = world.now, world.tally.bytes_by_kind()
         world.tally.begin_anew()
@@ -148,7 +158,7 @@ class _Run:
             bytes_by_kind={kind: size * per_node for kind, size in sent.most_common() if size > 0},
         )
 
-    def _meet(self) -> float | None:
+    def meet(self) -> float | None:
         world = self.world
         for number in range(world.options.nodes):
             self._run_node(number)
@@ -156,7 +166,7 @@ class _Run:
         together = world.well_connected if large else world.acquainted
         return world.now if world.run_until(together, MEET_S) else None
 
-    def _converge(self) -> float | None:
+    def converge(self) -> float | None:
         world, began = self.world, self.world.now
         for number in range(world.options.nodes):
             self._fill(number)
