@@ -9,7 +9,7 @@ PROTO_VENV := .venv-proto
 WHEELS := docker/wheelhouse
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit e2e faults soak converge soak-engine bench-peers bench-engine bench-overlay exactness proto clean wheelhouse testbed testbed-down test-docker
+.PHONY: help venv demo test lint types unit e2e faults soak converge soak-engine bench-peers bench-engine bench-overlay exactness kernels proto clean wheelhouse testbed testbed-down test-docker
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -67,6 +67,10 @@ bench-engine: $(READY)  ## the engine beside transformers and whichever of bench
 
 bench-overlay: $(READY)  ## the prefix index and gossip beside plain Python
 	$(BIN)/python tests/bench/bench_overlay.py
+
+kernels: $(READY)  ## the GPU's kernels: on a GPU if there is one, else interpreted, and compiled for four of them
+	$(PIP) '.[cuda]'
+	$(BIN)/pytest tests/unit/engine -k cuda
 
 exactness: $(READY)  ## 200 real prompts in every way the engine answers, against transformers token by token
 	$(BIN)/python tests/bench/exactness.py
