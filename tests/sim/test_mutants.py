@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from overlay.core import dialer, membership, own_set
-from overlay.core.changes import Change
+from overlay.core.changes import Change, History
 from overlay.core.core import Core
 from overlay.core.detector import Detector
 from overlay.core.dialer import Dialer
@@ -44,6 +44,7 @@ from tests.unit.overlay.core import (
     test_follower,
     test_membership,
     test_own_set,
+    test_publisher,
     test_sessions,
     test_speculation,
     test_suspicion,
@@ -355,6 +356,45 @@ def gone_never_ends(patch: Patch) -> None:
     patch.setattr(PeerRecord, "gone", property(always(False)))
 
 
+def deltas_not_gathered(patch: Patch) -> None:
+    patch.setattr("overlay.core.publisher.FULL_DELTA", 1)
+
+
+def heads_with_every_change(patch: Patch) -> None:
+    patch.setattr(OwnSet, "changing", property(always(0)))
+
+
+def the_heard_probed_too(patch: Patch) -> None:
+    patch.setattr(Detector, "_is_fresh", always(False))
+
+
+def nothing_remembered_for_those_who_lag(patch: Patch) -> None:
+    patch.setattr(History, "since", always(None))
+
+
+def history_outlives_its_epoch(patch: Patch) -> None:
+    patch.setattr(Replica, "since", lambda self, epoch, version: self._history.since(version))
+
+
+def unsigned_chunks_staged(patch: Patch) -> None:
+    patch.setattr(Follower, "_is_promised", always(True))
+
+
+def far_filters_unbounded(patch: Patch) -> None:
+    patch.setattr("overlay.core.far_sets.MAX_FAR_BYTES", math.inf)
+
+
+def evicted_not_forgotten(patch: Patch) -> None:
+    patch.setattr(Core, "_forget", nothing)
+
+
+def evicted_members_forgotten() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        test_membership.test_a_full_table_makes_room_for_those_who_say_hello_and_forgets_all_about_the_others(
+            patch
+        )
+
+
 def wrong_key() -> None:
     test_sessions.test_a_wrong_hello_ends_the_stream(
         {"gossip_key_certificate": b"forged"}, ByeReason.IDENTITY
@@ -436,6 +476,14 @@ MUTANTS: list[tuple[Callable[[Patch], None], Check]] = [
     (the_forgetful_not_reminded, epoch_forgotten),
     (lost_neighbours_not_called_back, test_far_sets.test_a_lost_neighbour_is_called_back_whatever_the_degree),
     (gone_never_ends, script("crash")),
+    (deltas_not_gathered, test_publisher.test_changes_that_go_on_are_gathered),
+    (heads_with_every_change, test_publisher.test_heads_are_rare_while_changes_go_on),
+    (the_heard_probed_too, test_membership.test_a_peer_that_is_heard_is_probed_only_for_its_round_trip),
+    (nothing_remembered_for_those_who_lag, test_follower.test_a_relay_passes_on_only_what_changed),
+    (history_outlives_its_epoch, test_follower.test_a_relay_that_does_not_remember_passes_on_the_whole_set),
+    (unsigned_chunks_staged, test_follower.test_relayed_chunks_are_staged_only_as_far_as_the_origin_signed),
+    (far_filters_unbounded, test_far_sets.test_far_filters_together_are_bounded),
+    (evicted_not_forgotten, evicted_members_forgotten),
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from overlay.core import bloom
 from overlay.core.events import LinkDown, LinkId
 from overlay.core.heads import filter_payload
+from overlay.core.limits import MAX_FAR_BYTES, MAX_FILTER_BYTES
 from overlay.core.messages import ByeReason, Filter, Member, Members, MemberState
 from overlay.core.timing import Timing
 from overlay.core.types import Address, BlockHash, Epoch, NodeId, Version
@@ -90,6 +91,18 @@ def test_a_filter_of_an_impossible_shape_is_a_violation() -> None:
     node = _crowded()
     node.receive(1, replace(_filter(OTHER, [11]), bits=b"xyz"))
     assert node.byes() == [(1, ByeReason.PROTOCOL)]
+
+
+def test_far_filters_together_are_bounded() -> None:
+    node = _crowded()
+    bits = bytes(MAX_FILTER_BYTES)
+    for number in range(MAX_FAR_BYTES // MAX_FILTER_BYTES + 10):
+        origin = node_id(f"far{number}")
+        node.receive(1, Members((Member(origin, MemberState.ALIVE, 1, (Address("far", 1 + number),)),)))
+        bare = replace(_filter(origin, [11]), bits=bits)
+        signature = SimSigner(origin).sign(filter_payload(origin, bare))
+        node.receive(1, replace(bare, signature=signature))
+    assert sum(len(far.bits) for far in node.core.far.far.values()) == MAX_FAR_BYTES
 
 
 def test_a_large_mesh_keeps_a_bounded_degree() -> None:

@@ -19,7 +19,7 @@ from overlay.core.messages import (
 )
 from overlay.core.types import Epoch, Load, NodeId
 from overlay.core.views import PeerState
-from tests.unit.overlay.core.harness import ADDRESS, HIGHEST, LOWEST, ME, OTHER, PEER, Harness
+from tests.unit.overlay.core.harness import ADDRESS, HIGHEST, LOWEST, ME, OTHER, PEER, Harness, heads
 
 
 def _mesh(*peers: NodeId) -> Harness:
@@ -232,7 +232,7 @@ def test_goodbye_without_a_hello_is_no_departure() -> None:
     assert _state(node, PEER) is PeerState.ALIVE
 
 
-def test_a_peer_that_is_heard_all_the_time_is_probed_only_for_its_round_trip() -> None:
+def test_a_peer_that_is_heard_is_probed_only_for_its_round_trip() -> None:
     node = _mesh(PEER)
     for sequence in range(200):
         node.run(0.5, living=(1,))
@@ -260,6 +260,8 @@ def test_a_full_table_makes_room_for_those_who_say_hello_and_forgets_all_about_t
 ) -> None:
     monkeypatch.setattr("overlay.core.members.MAX_MEMBERS", 2)
     node = _mesh(PEER)
+    node.receive(1, heads(node.core, PEER, 3, {1}))
+    assert PEER in node.core.follower.replicas
     node.receive(1, Bye(ByeReason.LEAVING))
     for link, peer in enumerate((OTHER, HIGHEST, LOWEST), start=2):
         node.connect(link, peer)

@@ -58,7 +58,7 @@ def test_deltas_keep_their_distance_however_much_changes() -> None:
     assert len(node.sent(Delta)) <= 6
 
 
-def test_heads_are_rare_while_changes_go_on_and_follow_when_they_stop() -> None:
+def test_heads_are_rare_while_changes_go_on() -> None:
     node = _node()
     for block in range(400):
         _store(node, block)
