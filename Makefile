@@ -69,7 +69,7 @@ bench-overlay: $(READY)  ## the prefix index and gossip beside plain Python
 	$(BIN)/python tests/bench/bench_overlay.py
 
 kernels: $(READY)  ## the GPU's kernels: on a GPU if there is one, else interpreted, and compiled for four of them
-	$(PIP) '.[cuda]'
+	$(PIP) --editable '.[cuda]'
 	$(BIN)/pytest tests/unit/engine -k cuda
 
 exactness: $(READY)  ## 200 real prompts in every way the engine answers, against transformers token by token
