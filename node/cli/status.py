@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from node.node import Node
 
 INTERVAL_S = 1.0
+MARGIN = 3
 
 
 class Status:
@@ -73,14 +74,25 @@ def _told(last: RecordedDecision | None, unix_time_s: float) -> str:
     return f"{len(last.request.token_ids)} tokens {where}, {ago:.0f} s ago: {decision.reason}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Narrower:
+    """Leaves the right edge of the terminal free, of spaces too: a ^C that wraps would upset the display."""
+
+    content: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(options.max_width - MARGIN, 1)
+        yield from console.render(self.content, options.update(width=width, max_width=width))
+
+
 def render(lines: list[tuple[str, str]]) -> RenderableType:
-    """The lines, with room for a ^C behind the last: a wrapped one would upset the display."""
+    """The lines, cut to the terminal's width."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for heading, text in lines:
         grid.add_row(heading, Text(text))
-    return Padding(grid, (0, 3, 0, 0))
+    return _Narrower(grid)
 
 
 async def show_status(node: Node) -> None:
