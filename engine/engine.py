@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -44,7 +43,7 @@ from engine.tokenizer import Tokenizer
 _WARM_UP_TOKENS: Final = (1, 48, 1, 48)
 
 _GUESSING_BACKENDS: Final = ("native", "torch")
-"""Those where a few more tokens per stream cost little; on a GPU they would also leave the captured graphs."""
+"""Those where a few more tokens per stream cost little; on a GPU they would leave the captured graphs."""
 
 _PATIENCE_SECONDS: Final = 0.5
 """How often a begun answer that waits for its turn says that it still lives."""

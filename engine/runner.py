@@ -112,7 +112,7 @@ def _score(work: Work, positions: range, logits: Tensor) -> tuple[TokenLogprobs,
 
 
 def _samples(work: Work, logits: Tensor, greedy: Items[int]) -> tuple[Sample, ...]:
-    """The next tokens of a sequence from logits [1 + guesses, vocabulary]: one, and one more per true guess."""
+    """The next tokens, from logits [1 + guesses, vocabulary]: one, and one more for each true guess."""
     samples: list[Sample] = []
     for row, best in enumerate(greedy):
         samples.append(_sample(work.sequence, work.guesses[:row], logits[row], best))

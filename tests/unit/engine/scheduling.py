@@ -30,10 +30,11 @@ def run_step(scheduler: Scheduler, budget: int = 1000) -> list[Work]:
     """One step as the engine runs it."""
     works = scheduler.schedule(budget)
     for work in works:
-        samples = work.samples
-        scheduler.advance(work)
-        if samples:
-            token = 1000 + len(work.sequence.token_ids)
-            if work.sequence.append(token) is not None:
-                scheduler.remove(work.sequence)
+        if not work.samples:
+            scheduler.advance(work)
+            continue
+        reason = work.sequence.append(1000 + len(work.sequence.token_ids))
+        scheduler.advance(work, 1)
+        if reason is not None:
+            scheduler.remove(work.sequence)
     return works
