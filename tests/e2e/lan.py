@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -64,6 +64,19 @@ class Lan:
 
     def cable(self, number: int, state: str) -> None:
         ip("link", "set", f"port{number}", state, namespace=self.switch)
+
+    def split(self, numbers: Sequence[int]) -> None:
+        """Moves some hosts' cables to a switch of their own."""
+        ip("link", "add", "br1", "type", "bridge", namespace=self.switch)
+        ip("link", "set", "br1", "up", namespace=self.switch)
+        for number in numbers:
+            ip("link", "set", f"port{number}", "master", "br1", namespace=self.switch)
+
+    def join(self, numbers: Sequence[int]) -> None:
+        """Ends a split."""
+        for number in numbers:
+            ip("link", "set", f"port{number}", "master", "br0", namespace=self.switch)
+        ip("link", "delete", "br1", namespace=self.switch)
 
     def remove(self) -> None:
         for namespace in self.namespaces:

@@ -1,7 +1,8 @@
 """A mesh member on every interface of one host: run as a process, in a network namespace.
 
-Arguments: state folder, token, then seeds. Prints its id, then whom it is connected to and whom it can
-send requests to, whenever that changes, one JSON value a line.
+Arguments: state folder, token, then seeds, `--no-mdns` among them if it is to be without. Prints its id, then
+whom it is connected to, whom it can send requests to and whom it believes dead, whenever that changes, one
+JSON value a line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from certs.token import MeshToken
 from node.addresses import advertised_addresses
 from overlay.core.timing import Timing
 from overlay.core.types import Address, NodeId
+from overlay.core.views import PeerState
 from tests.unit.overlay.net.meshes import Member
+
+NO_MDNS = "--no-mdns"
 
 
 def addresses(port: int) -> tuple[Address, ...]:
@@ -26,8 +30,8 @@ async def main(state_dir: str, token: str, *seeds: str) -> None:
     member = Member(
         Path(state_dir),
         token=MeshToken.parse(token),
-        seeds=seeds,
-        mdns=True,
+        seeds=tuple(seed for seed in seeds if seed != NO_MDNS),
+        mdns=NO_MDNS not in seeds,
         bind="0.0.0.0",
         port=7070,
         addresses_now=addresses,
@@ -38,7 +42,8 @@ async def main(state_dir: str, token: str, *seeds: str) -> None:
         told: list[list[NodeId]] = []
         while True:
             peers = [peer.node_id for peer in member.mesh.peers() if peer.connected]
-            now = [sorted(peers), sorted(filter(member.mesh.is_reachable, peers))]
+            dead = [peer.node_id for peer in member.mesh.peers() if peer.state is PeerState.DEAD]
+            now = [sorted(peers), sorted(filter(member.mesh.is_reachable, peers)), sorted(dead)]
             if now != told:
                 told = now
                 print(json.dumps(now), flush=True)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -31,13 +31,18 @@ def lan() -> Iterator[Lan]:
 
 
 class Host:
-    """A member's process; `peers` is whom it last said it is connected to, `reachable` whom it can call."""
+    """A member's process; `peers` is whom it last said it is connected to, `reachable` whom it can call.
+
+    `dead` is whom it last believed dead, `mourned` whom it ever did.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.node_id = ""
         self.peers: set[str] = set()
         self.reachable: set[str] = set()
+        self.dead: set[str] = set()
+        self.mourned: set[str] = set()
         self.said = ""
 
     async def follow(self) -> None:
@@ -47,7 +52,8 @@ class Host:
             if isinstance(told, str):
                 self.node_id = told
             else:
-                self.peers, self.reachable = map(set, told)
+                self.peers, self.reachable, self.dead = map(set, told)
+                self.mourned |= self.dead
 
     async def listen(self) -> None:
         assert self.process.stderr is not None
@@ -67,7 +73,8 @@ async def running(namespace: str, folder: Path, token: MeshToken, *seeds: str) -
     try:
         yield host
     finally:
-        process.terminate()
+        with suppress(ProcessLookupError):  # a test may have killed it
+            process.terminate()
         await process.wait()
         await asyncio.gather(*following)
         assert "Traceback" not in host.said, host.said
