@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import jinja2
+import jinja2.meta
 import tokenizers
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -58,17 +59,32 @@ class Tokenizer:
         # encode_batch, unlike encode, lets other threads run meanwhile
         return list(self._tokenizer.encode_batch([text])[0].ids)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    @cached_property
+    def chat_takes_tools(self) -> bool:
+        """Whether the chat template has a place for descriptions of tools."""
+        template = self.chat_template or ""
+        return "tools" in jinja2.meta.find_undeclared_variables(_environment().parse(template))
+
+    @property
+    def writes_tool_calls(self) -> bool:
+        """Whether the chat template has the model write its calls between <tool_call> tags, as JSON."""
+        return "<tool_call>" in (self.chat_template or "")
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer. Raises RequestError."""
-        text = self.render_chat(messages)
+        text = self.render_chat(messages, tools)
         return list(self._tokenizer.encode_batch([text], add_special_tokens=False)[0].ids)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         """The conversation as the model's chat template writes it. Raises RequestError."""
         try:
             return self._compiled_template.render(
                 messages=[dict(message) for message in messages],
-                tools=None,
+                tools=list(tools) or None,
                 documents=None,
                 add_generation_prompt=True,
                 **self._special_tokens,
@@ -89,13 +105,7 @@ class Tokenizer:
     def _compiled_template(self) -> jinja2.Template:
         if self.chat_template is None:
             raise RequestError(f"{self.model_name} has no chat template; use plain completion")
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
-        return environment.from_string(self.chat_template)
+        return _environment().from_string(self.chat_template)
 
 
 class IncrementalDecoder:
@@ -135,6 +145,16 @@ class IncrementalDecoder:
         known = self._tokenizer.decode(self._context)
         whole = self._tokenizer.decode(self._context + self._pending)
         return whole[len(known) :] if whole.startswith(known) else ""
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
 
 
 def _special_tokens(path: Path) -> dict[str, str]:

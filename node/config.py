@@ -101,6 +101,11 @@ class NodeConfig(BaseModel):
     )
     http_cert: Path | None = Field(None, description="Certificate chain of the HTTP server, PEM.")
     http_key: Path | None = Field(None, description="Private key of the HTTP server, PEM.")
+    cors_origin: tuple[str, ...] = Field(
+        (),
+        description="Origin, such as https://example.org, whose pages may call the HTTP API from a browser; "
+        "may be repeated.",
+    )
     api_keys: Path | None = Field(
         None,
         description="File with a `name key` per line that HTTP clients must show one of; read again "

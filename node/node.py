@@ -141,6 +141,7 @@ class Node:
         tokenizer = await self._start_engine()
         await self._start_mesh(http_socket)
         self.observer = Observer(self.node_id, self.metrics, self._make_tracer())
+        self._tokenizer = tokenizer
         self._make_pipeline(tokenizer)
         await self._open_doors(http_socket)
 
@@ -262,11 +263,13 @@ class Node:
             self.builder,
             self.pipeline,
             self.engine.info,
+            self._tokenizer,
             self.admission,
             self.metrics,
             self.tenants,
             callers,
             self._budget,
+            self.config.cors_origin,
         )
         add_dashboard(application, self.dashboard, callers)
         self.http_server = HttpServer(application, http_socket, self._http_certificate)

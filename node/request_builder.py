@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from engine.block_hash import Namespace
 from engine.errors import InvalidSamplingError
@@ -24,9 +25,9 @@ MAX_PROMPT_CHARACTERS_PER_TOKEN = 64
 """A prompt longer than context x this can't fit, whatever its tokens: refused before tokenizing."""
 
 DEFAULT_MAX_TOKENS = 256
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text to complete, token ids, or chat messages with `role` and `content`."""
 
 
@@ -75,6 +76,7 @@ class RequestBuilder:
         caller: Caller = NOBODY,
         priority: int = 0,
         traceparent: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> Request:
         """Raises InvalidRequestError or UnknownModelError."""
         self.check_model(model)
@@ -86,7 +88,7 @@ class RequestBuilder:
             raise InvalidRequestError(
                 f"unknown routing policy {policy!r}; choose one of {', '.join(POLICIES)}", "policy"
             )
-        token_ids = self.tokenize(prompt)
+        token_ids = self.tokenize(prompt, tools)
         context = self._info.context_tokens
         if len(token_ids) >= context:
             raise InvalidRequestError(
@@ -111,12 +113,12 @@ class RequestBuilder:
         if model and model.lower() not in self._names:
             raise UnknownModelError(model, self._info.model_name)
 
-    def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
+    def tokenize(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[int, ...]:
         """The exact ids of a prompt; raises InvalidRequestError for an empty or malformed one."""
         if isinstance(prompt, str):
             token_ids = self._text(prompt)
         elif prompt and isinstance(prompt[0], Mapping):
-            token_ids = self._chat([message for message in prompt if isinstance(message, Mapping)])
+            token_ids = self._chat([message for message in prompt if isinstance(message, Mapping)], tools)
         else:
             token_ids = self._ids([item for item in prompt if isinstance(item, int)])
         if not token_ids:
@@ -127,7 +129,9 @@ class RequestBuilder:
         self._bound(len(text))
         return self._tokenizer.encode(text)
 
-    def _chat(self, messages: Sequence[Mapping[str, str]]) -> Sequence[int]:
+    def _chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> Sequence[int]:
         for message in messages:
             if message.get("role") not in ROLES:
                 raise InvalidRequestError(
@@ -137,8 +141,14 @@ class RequestBuilder:
             raise InvalidRequestError(
                 "the chat has no text; send at least one message with content", "messages"
             )
-        self._bound(sum(len(message["content"]) for message in messages))
-        return self._tokenizer.encode_chat(messages)
+        if tools and not (self._tokenizer.chat_takes_tools and self._tokenizer.writes_tool_calls):
+            raise InvalidRequestError(
+                f"the chat template of {self._info.model_name} has no tools, or calls them in a form that is "
+                "not known here; leave them out",
+                "tools",
+            )
+        self._bound(sum(len(message["content"]) for message in messages) + len(json.dumps(tools)))
+        return self._tokenizer.encode_chat(messages, tools)
 
     def _ids(self, token_ids: Sequence[int]) -> Sequence[int]:
         vocabulary = self._info.vocabulary_size

@@ -2,68 +2,91 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from engine.interface import EngineInfo
+from engine.tokenizer import Tokenizer
 from node.admission import Admission
 from node.call_budget import CallBudget
 from node.errors import InvalidRequestError, RequestError
-from node.grpc_errors import engine_errors_as_request_errors
 from node.http.callers import Callers
-from node.http.disconnect import ClientGoneError, until_disconnect
+from node.http.docs_page import docs_page
+from node.http.door import Door
 from node.http.gate import Gate
-from node.http.openai import AnswerFormat, error_object, route_headers
+from node.http.openai import error_object
 from node.http.refusals import error_response
-from node.http.schema import ChatBody, CompletionBody, GenerationBody
+from node.http.schema import ChatBody, CompletionBody
 from node.metrics import Metrics
 from node.pipeline import Pipeline
-from node.request import Done, Event, Request, Route
-from node.request_builder import Prompt, RequestBuilder
+from node.request_builder import RequestBuilder
 from node.tenants import Tenants
-from node.tracing import TRACEPARENT, valid_traceparent
 from node.version import VERSION
 
-CLIENT_CLOSED_REQUEST = 499
+EXPOSED_HEADERS = ("x-request-id", "x-rumormill-node", "x-rumormill-cached-tokens", "x-rumormill-route")
 
 
 def make_application(
     builder: RequestBuilder,
     pipeline: Pipeline,
     info: EngineInfo,
+    tokenizer: Tokenizer,
     admission: Admission,
     metrics: Metrics,
     tenants: Tenants,
     callers: Callers,
     budget: CallBudget,
+    cors_origins: Sequence[str] = (),
 ) -> FastAPI:
-    """The whole HTTP door as an ASGI application."""
-    application = FastAPI(title="rumormill", version=VERSION, openapi_url="/openapi.json", redoc_url=None)
-    door = _Door(builder, pipeline, info, tenants, callers)
+    """The whole HTTP door as an ASGI application; pages of `cors_origins` may call it from a browser."""
+    application = FastAPI(
+        title="rumormill",
+        version=VERSION,
+        description="A node of a mesh of language model servers; its API is OpenAI's.",
+        openapi_url="/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    door = Door(builder, pipeline, info, tokenizer, tenants, callers)
 
     @application.post("/v1/chat/completions", response_model=None)
     async def chat_completions(body: ChatBody, http: HttpRequest) -> Response:
-        messages = [{"role": message.role, "content": message.text()} for message in body.messages]
-        return await door.answer(messages, body, http, chat=True)
+        return await door.chat(body, http)
 
     @application.post("/v1/completions", response_model=None)
     async def completions(body: CompletionBody, http: HttpRequest) -> Response:
-        return await door.answer(body.prompt, body, http, chat=False)
+        return await door.complete(body, http)
+
+    @application.post("/v1/embeddings", response_model=None, include_in_schema=False)
+    async def embeddings() -> Response:
+        raise InvalidRequestError("this node generates text; it has no embeddings")
+
+    served = {
+        "id": info.model_name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "rumormill",
+        "max_model_len": info.context_tokens,
+    }
 
     @application.get("/v1/models")
     async def models(http: HttpRequest) -> dict[str, Any]:
         door.caller(http)
-        model = {"id": info.model_name, "object": "model", "created": 0, "owned_by": "rumormill"}
-        return {"object": "list", "data": [{**model, "max_model_len": info.context_tokens}]}
+        return {"object": "list", "data": [served]}
+
+    @application.get("/v1/models/{model:path}")
+    async def model(model: str, http: HttpRequest) -> dict[str, Any]:
+        door.caller(http)
+        builder.check_model(model)
+        return served
 
     @application.get("/health")
     async def health() -> JSONResponse:
@@ -76,92 +99,21 @@ def make_application(
         door.caller(http)
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
+    @application.get("/docs", response_model=None, include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(application.openapi()))
+
     application.add_middleware(Gate, callers=callers, budget=budget)
+    if cors_origins:
+        application.add_middleware(
+            CORSMiddleware,
+            allow_origins=cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=EXPOSED_HEADERS,
+        )
     _handle_errors(application)
     return application
-
-
-class _Door:
-    """Answers generation requests."""
-
-    def __init__(
-        self,
-        builder: RequestBuilder,
-        pipeline: Pipeline,
-        info: EngineInfo,
-        tenants: Tenants,
-        callers: Callers,
-    ) -> None:
-        self._tenants = tenants
-        self._callers = callers
-        self._builder = builder
-        self._pipeline = pipeline
-        self._info = info
-
-    async def answer(
-        self, prompt: Prompt, body: GenerationBody, http: HttpRequest, *, chat: bool
-    ) -> Response:
-        request = await asyncio.to_thread(
-            self._builder.build,
-            prompt,
-            body.sampling(),
-            model=body.model,
-            caller=self._tenants.caller(self.caller(http)),
-            priority=body.priority,
-            traceparent=valid_traceparent(http.headers.get(TRACEPARENT)),
-        )
-        style = AnswerFormat(request, self._info.model_name, chat=chat, include_usage=body.include_usage)
-        try:
-            if body.stream:
-                return await until_disconnect(http, self._streamed(request, body.timeout_s, style))
-            return await until_disconnect(http, self._whole(request, body.timeout_s, style))
-        except ClientGoneError:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-
-    def caller(self, http: HttpRequest) -> str:
-        """Who calls, for tenant isolation; raises UnauthenticatedError or ForbiddenError."""
-        return self._callers.identify(http).name
-
-    async def _streamed(self, request: Request, timeout_s: float | None, style: AnswerFormat) -> Response:
-        """Waits for the first token, so that a request that can't be served gets a status of its own."""
-        events = self._pipeline.generate(request, timeout_s)
-        head: list[Event] = []
-        try:
-            with engine_errors_as_request_errors():
-                while not head or isinstance(head[-1], Route):
-                    head.append(await anext(events))
-        except BaseException:
-            await events.aclose()
-            raise
-        routes = [event for event in head if isinstance(event, Route)]
-        return StreamingResponse(
-            style.stream(_replay(head, events)),
-            media_type="text/event-stream",
-            headers={**route_headers(routes[-1]), "cache-control": "no-cache"},
-        )
-
-    async def _whole(self, request: Request, timeout_s: float | None, style: AnswerFormat) -> Response:
-        last: list[Done] = []
-
-        async def noted() -> AsyncGenerator[Event, None]:
-            async with aclosing(self._pipeline.generate(request, timeout_s)) as events:
-                async for event in events:
-                    if isinstance(event, Done):
-                        last.append(event)
-                    yield event
-
-        with engine_errors_as_request_errors():
-            async with aclosing(noted()) as events:
-                answer = await style.whole(events)
-        return JSONResponse(answer, headers=route_headers(last[0].route, last[0].usage))
-
-
-async def _replay(head: list[Event], events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-    async with aclosing(events):
-        for event in head:
-            yield event
-        async for event in events:
-            yield event
 
 
 def _handle_errors(application: FastAPI) -> None:

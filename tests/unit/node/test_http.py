@@ -10,6 +10,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from engine.errors import InvalidSamplingError
 from engine.tokenizer import Tokenizer
 from node import limits
 from node.call_budget import CallBudget
@@ -25,27 +26,57 @@ from tests.unit.node.test_pipeline import World
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "temperature": 0}
 
 
+class FakeGrammars:
+    """Any text but 'wrong' is a grammar."""
+
+    def check(self, text: str) -> None:
+        if "wrong" in text:
+            raise InvalidSamplingError("the grammar can't be used: it is wrong")
+
+    def token_bytes(self, token: int) -> bytes:
+        """Odd tokens are half a character."""
+        whole = FakeTokenizer().decode([token]).encode()
+        return whole[:1] if token % 2 else whole
+
+
 class ChatTokenizer(FakeTokenizer):
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        return self.encode("".join(message["content"] for message in messages))
+    """Writes tools and messages one after the other."""
+
+    chat_takes_tools = writes_tool_calls = True
+    grammars = FakeGrammars()
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        return self.encode("".join(message["content"] for message in messages) + "+" * len(tools))
 
 
 class Door:
     """An HTTP client of one node's application."""
 
-    def __init__(self, world: World, keys: ApiKeys | None = None, *, isolated: bool = False) -> None:
+    def __init__(
+        self,
+        world: World,
+        keys: ApiKeys | None = None,
+        *,
+        isolated: bool = False,
+        cors_origins: Sequence[str] = (),
+    ) -> None:
         self.world = world
-        builder = RequestBuilder(cast(Tokenizer, ChatTokenizer()), INFO)
+        tokenizer = cast(Tokenizer, ChatTokenizer())
+        builder = RequestBuilder(tokenizer, INFO)
         tenants = Tenants(b"k" * 32, isolated=isolated)
         application = make_application(
             builder,
             world.pipeline,
             INFO,
+            tokenizer,
             world.admission,
             world.metrics,
             tenants,
             Callers(keys),
             CallBudget(),
+            cors_origins,
         )
         transport = httpx.ASGITransport(application)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
@@ -63,7 +94,7 @@ async def test_a_chat_is_answered_whole() -> None:
     response = await Door(World()).post("/v1/chat/completions", CHAT)
     body = response.json()
     assert response.status_code == 200
-    assert body["choices"][0]["message"] == {"role": "assistant", "content": EXPECTED}
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": EXPECTED, "refusal": None}
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["usage"] == {
         "prompt_tokens": 2,
@@ -100,8 +131,8 @@ async def test_text_and_token_prompts_complete_the_same() -> None:
     [
         ({}, 400, "messages"),
         ({**CHAT, "messages": []}, 400, "messages"),
-        ({**CHAT, "tools": []}, 400, "tools is not supported"),
-        ({**CHAT, "n": 2}, 400, "n"),
+        ({**CHAT, "functions": []}, 400, "functions is not supported"),
+        ({**CHAT, "n": 0}, 400, "n"),
         ({**CHAT, "model": "gpt-5"}, 404, "this node serves 'fake'"),
         ({**CHAT, "temperature": -1}, 400, "temperature"),
         ({**CHAT, "messages": [{"role": "user", "content": "x" * 500}]}, 400, "context"),

@@ -15,7 +15,11 @@ from tests.unit.node.fakes import INFO, FakeTokenizer
 
 
 class ChatTokenizer(FakeTokenizer):
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    chat_takes_tools = False
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         return self.encode("".join(message["content"] for message in messages))
 
 
