@@ -34,10 +34,10 @@ def line_of(log: Path, request_id: str) -> dict[str, Any]:
     deadline = time.monotonic() + LOG_SECONDS
     while True:
         text = log.read_text().rpartition("\n")[0]
-        found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        found: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
         if mine := [line for line in found if line.get("request_id") == request_id]:
-            (line,) = mine
-            return line
+            assert len(mine) == 1
+            return mine[0]
         assert time.monotonic() < deadline, f"{request_id} is not in {log}"
 
 
