@@ -1,4 +1,4 @@
-"""Prints what the project needs, one requirement a line, so that it can be installed before the project itself."""
+"""Prints the project's requirements, one a line, so that they can be installed before the project."""
 
 import tomllib
 from pathlib import Path

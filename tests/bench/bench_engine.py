@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from engine_figures import Figure, Task, figures
-from model_formats import gguf_as, huggingface_folder
+from tests.bench.engine_figures import Figure, Task, figures
+from tests.bench.model_formats import gguf_as, huggingface_folder
 
 ROOT = Path(__file__).parents[2]
 OURS = ("rumormill:fp16", "rumormill:stored", "rumormill:fp32")
