@@ -8,7 +8,8 @@ from typing import Any
 
 from node.testbed.workload import Asked
 
-COLUMNS = ("requests", "failed", "lost", "moved", "ttft p50 ms", "ttft p95 ms", "longest gap s", "cached")
+COLUMNS = ("requests", "failed", "lost", "moved", "p50 ms", "p95 ms", "gap s", "cached")
+"""The quantiles are of the time to first token, the gap is the longest silence that any caller saw."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ WHOLE_SECONDS = 120.0
 POLL_SECONDS = 0.2
 
 PROMPTS = 64
+SHARED_CHARACTERS, OWN_CHARACTERS = 600, 300
+"""Of a prompt: what those of its subject share, and its own question; short, for many nodes on one machine."""
 MAX_TOKENS = 16
 
 
@@ -69,7 +71,10 @@ class Testbed:
         entries = {node.name: node.grpc for node in self.nodes() if node.is_healthy}
         if not entries:
             raise TestbedError("no node is healthy; see `rumormill testbed nodes`, or start anew")
-        prompts = make_workload(load_subjects(), PROMPTS, 1, load.seed)
+        prompts = [
+            f"{request.prompt[:SHARED_CHARACTERS]}\n\n{request.prompt[-OWN_CHARACTERS:]}"
+            for request in make_workload(load_subjects(), PROMPTS, 1, load.seed)
+        ]
         return Workload(entries, self.client, prompts, rate=load.rate, max_tokens=MAX_TOKENS)
 
     def wait_healthy(self, names: Iterable[str]) -> list[Container]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from node.client import Client, ClientError
-from node.demo.workload import WorkloadRequest
 from rumormill.v1 import inference_pb2
 
 ANSWER_SECONDS = 180.0
-MAX_UNDER_WAY = 64
+MAX_UNDER_WAY = 8
+"""More would only queue, on a machine that carries a whole mesh."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Workload:
         self,
         entries: dict[str, str],
         connect: Callable[[str], Client],
-        prompts: Sequence[WorkloadRequest],
+        prompts: Sequence[str],
         *,
         rate: float,
         max_tokens: int,
@@ -138,9 +138,9 @@ class Workload:
             self._asked.append(asked)
             return asked, self._clients[name]
 
-    def _ask(self, asked: Asked, client: Client, request: WorkloadRequest) -> None:
+    def _ask(self, asked: Asked, client: Client, prompt: str) -> None:
         try:
-            self._listen(asked, client.generate(request.prompt, self._sampling, timeout_s=ANSWER_SECONDS))
+            self._listen(asked, client.generate(prompt, self._sampling, timeout_s=ANSWER_SECONDS))
             if asked.tokens != self._max_tokens:
                 asked.error = f"{asked.tokens} tokens of {self._max_tokens} came"
         except ClientError as error:

@@ -64,7 +64,8 @@ def base_images(engine: None) -> dict[str, str]:
     if folder is None:
         return {}
     for name, image in BASE_IMAGES.items():
-        containers.docker("import", str(Path(folder) / f"{name}.tar"), image)
+        if not containers.has_image(image):
+            containers.docker("import", str(Path(folder) / f"{name}.tar"), image)
     return {f"TESTBED_{name.upper()}_IMAGE": image for name, image in BASE_IMAGES.items()}
 
 

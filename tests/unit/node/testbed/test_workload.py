@@ -10,13 +10,12 @@ from typing import cast
 import grpc
 
 from node.client import Client, ClientError
-from node.demo.workload import WorkloadRequest
 from node.testbed.report import figures_of, phases_of
 from node.testbed.workload import Asked, Workload
 from rumormill.v1 import inference_pb2
 
 TOKENS = 3
-PROMPTS = [WorkloadRequest(0, "subject", "prompt", 0, "A")]
+PROMPTS = ["prompt"]
 
 
 class FakeClient:
