@@ -104,7 +104,7 @@ def nodes(as_json: bool) -> None:
     """The nodes, how they are, and where to ask them."""
     from dataclasses import asdict
 
-    from node.cli.table import plain_table, terminal
+    from node.cli.table import plain_table, print_table
     from node.testbed.testbed import Testbed
 
     bed = Testbed()
@@ -116,7 +116,7 @@ def nodes(as_json: bool) -> None:
     for row in rows:
         state = "paused" if row["paused"] else row["health"] if row["running"] else "stopped"
         table.add_row(row["name"], state, row["grpc"], row["http"], str(row["peers"]))
-    terminal().print(table)
+    print_table(table)
 
 
 def _fault_command(fault_name: str, count: int, help_text: str) -> click.Command:
@@ -206,7 +206,7 @@ def _progress(as_json: bool) -> Callable[[str], None]:
 
 
 def _print(report: FaultReport, as_json: bool) -> None:
-    from node.cli.table import plain_table, terminal
+    from node.cli.table import plain_table, print_table, terminal
     from node.testbed.report import COLUMNS
 
     if as_json:
@@ -218,7 +218,7 @@ def _print(report: FaultReport, as_json: bool) -> None:
         console = terminal()
         lasted = f" for {report.seconds:.0f} s" if report.seconds else ""
         console.print(f"{report.fault} {', '.join(report.targets)}{lasted}")
-        console.print(table)
+        print_table(table)
         if report.whole_again_s is not None:
             console.print(f"all nodes saw one another again {report.whole_again_s:.1f} s after it was mended")
         for error in report.total.errors:
@@ -228,7 +228,7 @@ def _print(report: FaultReport, as_json: bool) -> None:
 
 
 def _print_started(started: dict[str, Any], as_json: bool) -> None:
-    from node.cli.table import plain_table, terminal
+    from node.cli.table import plain_table, print_table, terminal
 
     if as_json:
         click.echo(json.dumps(started))
@@ -238,8 +238,8 @@ def _print_started(started: dict[str, Any], as_json: bool) -> None:
         healthy = "-" if node["healthy_after_s"] is None else f"{node['healthy_after_s']:.1f}"
         serving = "-" if node["serving_after_s"] is None else f"{node['serving_after_s']:.1f}"
         table.add_row(node["name"], node["grpc"], f"https://{node['http']}", serving, healthy)
+    print_table(table)
     console = terminal()
-    console.print(table)
     console.print(
         f"image {started['image']}: {started['image_bytes'] / 1e6:,.0f} MB; all nodes saw one another "
         f"{started['whole_after_s']:.1f} s after the first command"

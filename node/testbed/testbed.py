@@ -23,7 +23,7 @@ POLL_SECONDS = 0.2
 
 PROMPTS = 64
 SHARED_CHARACTERS, OWN_CHARACTERS = 600, 300
-"""Of a prompt: what those of its subject share, and its own question; short, for many nodes on one machine."""
+"""Of a prompt: what those of its subject share, and its own question."""
 MAX_TOKENS = 16
 
 
