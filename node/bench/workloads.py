@@ -24,6 +24,9 @@ TRACE_BLOCK_TOKENS = 512
 CONTEXT_SHARE = 0.8
 """A prompt may fill this much of the model's context; a dialogue that grows past it ends."""
 
+DENSE_CHARACTERS_PER_TOKEN = 2
+"""Of what tools answer: names, numbers and braces."""
+
 SHARED_PREFIX_GROUPS = 16
 SHARED_PREFIX_TOKENS = 512
 SHARED_SUFFIX_TOKENS = 64
@@ -163,7 +166,7 @@ def _turns_that_fit(dialogue: ToolDialogue, answer_tokens: int, model: Model) ->
     room = model.context_tokens * CONTEXT_SHARE - len(dialogue.policy) / CHARACTERS_PER_TOKEN
     turns = 0
     for words in dialogue.said:
-        room -= len(words) / (CHARACTERS_PER_TOKEN - 1) + answer_tokens
+        room -= len(words) / DENSE_CHARACTERS_PER_TOKEN + answer_tokens
         if room < 0:
             break
         turns += 1
