@@ -24,11 +24,18 @@ def setup_logging(level: str, style: str) -> None:
         style = "text" if sys.stderr.isatty() else "json"
     handler = _StandardError()
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    others = logging.INFO if level == "debug" else logging.ERROR
+    # At the handler: a library that sets its own logger's level passes by that of the root.
+    handler.addFilter(lambda record: _is_ours(record) or record.levelno >= others)
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.INFO if level == "debug" else logging.ERROR)
+    root.setLevel(others)
     for name in OUR_LOGGERS:
         logging.getLogger(name).setLevel(level.upper())
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] in OUR_LOGGERS
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

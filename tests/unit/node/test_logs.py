@@ -73,7 +73,9 @@ def test_auto_is_text_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, termi
 
 
 def test_other_libraries_speak_of_errors_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even one that sets the level of its own logger, as zeroconf does when it is imported."""
     stream = said(monkeypatch, "json")
+    monkeypatch.setattr(logging.getLogger("zeroconf"), "level", logging.WARNING)
     logging.getLogger("zeroconf").warning("chatter")
     logging.getLogger("overlay.net.mesh").info("news")
     logging.getLogger("uvicorn.error").error("trouble")
