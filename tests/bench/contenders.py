@@ -118,7 +118,7 @@ class LlamaCpp:
     """llama.cpp's server, in process, through `xllamacpp`; `precision` says what the file holds."""
 
     def __init__(self, model: str, precision: str, threads: int) -> None:
-        import xllamacpp  # type: ignore[import-not-found]  # installed only to be measured
+        import xllamacpp  # installed only to be measured
 
         options = xllamacpp.CommonParams()
         options.model.path = model
@@ -193,7 +193,7 @@ class VLLM:
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{threads - 1}"
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = "4"
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        from vllm import LLM  # type: ignore[import-not-found]  # installed only to be measured
+        from vllm import LLM  # installed only to be measured
 
         self._model = LLM(
             model=model,

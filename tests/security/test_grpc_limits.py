@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -36,7 +37,7 @@ class Door:
         self.credentials = node_credentials(TOKEN, folder)
         self.server = GrpcServer("127.0.0.1", 0, self.credentials, CallBudget())
         self.waiting = 0
-        methods = {
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Generate": grpc.unary_stream_rpc_method_handler(self._wait),
             "ListModels": grpc.unary_unary_rpc_method_handler(self._echo),
         }
@@ -194,7 +195,7 @@ async def test_revocation_ends_a_watch_on_health(tmp_path: Path) -> None:
     """The health service writes to the call itself, so that its answers don't pass the door's loop."""
     caller = client()
     async with serving(tmp_path) as door, door.channel(caller) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10)
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10)  # type: ignore[attr-defined]
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         (tmp_path / "denylist").write_text(f"{caller.node_id}\n")
         await door.server.not_serving()

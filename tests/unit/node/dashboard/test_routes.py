@@ -34,10 +34,12 @@ class Site:
 
     def __init__(self, keys: ApiKeys | None = None) -> None:
         world, callers = World(), Callers(keys)
+        tokenizer = cast(Tokenizer, ChatTokenizer())
         application = make_application(
-            RequestBuilder(cast(Tokenizer, ChatTokenizer()), INFO),
+            RequestBuilder(tokenizer, INFO),
             world.pipeline,
             INFO,
+            tokenizer,
             world.admission,
             world.metrics,
             Tenants(b"k" * 32, isolated=False),
