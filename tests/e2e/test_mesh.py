@@ -152,8 +152,8 @@ def test_an_openai_client_is_served(mesh: LocalMesh) -> None:
             api.completions.create(model="smollm2", prompt="word " * 20_000)
         with pytest.raises(openai.NotFoundError, match="served"):
             api.completions.create(model="gpt-5", prompt="x")
-        with pytest.raises(openai.BadRequestError, match="logit_bias is not supported"):
-            api.completions.create(model="smollm2", prompt="x", logit_bias={"1": 1})
+        with pytest.raises(openai.BadRequestError, match="suffix is not supported"):
+            api.completions.create(model="smollm2", prompt="x", suffix="y")
 
 
 def test_metrics_tell_what_happened(mesh: LocalMesh) -> None:
