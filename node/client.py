@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import cast
 
 import grpc
 
@@ -12,19 +11,19 @@ from certs.credentials import Credentials
 from certs.roles import Role
 from certs.token import MeshToken
 from certs.token_source import caller_credentials
-from node.errors import NodeError
+from node.client_calls import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    ClientError,
+    Prompt,
+    channel_options,
+    failure,
+    not_ready,
+    with_prompt,
+)
 from rumormill.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 
-CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 10.0
-
-
-class ClientError(NodeError):
-    """A call failed; `code` is its gRPC status."""
-
-    def __init__(self, message: str, code: grpc.StatusCode) -> None:
-        super().__init__(message)
-        self.code = code
+__all__ = ["ANSWER_SECONDS", "CONNECT_SECONDS", "Client", "ClientError", "Prompt"]
 
 
 class Client:
@@ -39,7 +38,7 @@ class Client:
         self._channel = grpc.secure_channel(
             address,
             credentials.channel_credentials(),
-            options=(("grpc.ssl_target_name_override", credentials.any_node_name),),
+            options=channel_options(credentials),
         )
         self._inference = inference_pb2_grpc.InferenceStub(self._channel)
         self._admin = admin_pb2_grpc.AdminStub(self._channel)
@@ -65,89 +64,77 @@ class Client:
         try:
             grpc.channel_ready_future(self._channel).result(timeout=seconds)
         except grpc.FutureTimeoutError:
-            raise ClientError(
-                f"no node of this mesh answers at {self.address}: is one running there "
-                "(`rumormill up`), and is it of the same mesh (--token)?",
-                grpc.StatusCode.UNAVAILABLE,
-            ) from None
+            raise not_ready(self.address) from None
 
     def generate(
         self,
-        prompt: str | Sequence[inference_pb2.ChatMessage],
+        prompt: Prompt,
         sampling: inference_pb2.Sampling | None = None,
         *,
         policy: str = "",
         timeout_s: float | None = None,
     ) -> Iterator[inference_pb2.GenerateResponse]:
-        """Streams an answer to text, or to chat messages; closing the iterator cancels it."""
-        request = inference_pb2.GenerateRequest(sampling=sampling, policy=policy)
-        if isinstance(prompt, str):
-            request.prompt = prompt
-        else:
-            request.chat.messages.extend(prompt)
+        """Streams an answer; closing the iterator cancels it."""
+        request = with_prompt(inference_pb2.GenerateRequest(sampling=sampling, policy=policy), prompt)
         call = self._inference.Generate(request, timeout=timeout_s)
         try:
             yield from call
         except grpc.RpcError as error:
-            raise self._failure(error) from None
+            raise failure(self.address, error) from None
         finally:
             call.cancel()
 
-    def tokenize(self, prompt: str) -> list[int]:
-        request = inference_pb2.TokenizeRequest(prompt=prompt)
+    def models(self) -> list[inference_pb2.Model]:
+        request = inference_pb2.ListModelsRequest()
+        try:
+            return list(self._inference.ListModels(request, timeout=ANSWER_SECONDS).models)
+        except grpc.RpcError as error:
+            raise failure(self.address, error) from None
+
+    def tokenize(self, prompt: str | Sequence[inference_pb2.ChatMessage]) -> list[int]:
+        request = with_prompt(inference_pb2.TokenizeRequest(), prompt)
         try:
             return list(self._inference.Tokenize(request, timeout=ANSWER_SECONDS).token_ids.ids)
         except grpc.RpcError as error:
-            raise self._failure(error) from None
+            raise failure(self.address, error) from None
 
     def status(self) -> admin_pb2.GetStatusResponse:
         try:
             return self._admin.GetStatus(admin_pb2.GetStatusRequest(), timeout=ANSWER_SECONDS)
         except grpc.RpcError as error:
-            raise self._failure(error) from None
+            raise failure(self.address, error) from None
 
     def peers(self) -> list[admin_pb2.Peer]:
         try:
             return list(self._admin.ListPeers(admin_pb2.ListPeersRequest(), timeout=ANSWER_SECONDS).peers)
         except grpc.RpcError as error:
-            raise self._failure(error) from None
+            raise failure(self.address, error) from None
 
     def explain(
         self, prompt: str | Sequence[inference_pb2.ChatMessage], policy: str = ""
     ) -> admin_pb2.ExplainRouteResponse:
-        request = admin_pb2.ExplainRouteRequest(policy=policy)
-        if isinstance(prompt, str):
-            request.prompt = prompt
-        else:
-            request.chat.messages.extend(prompt)
+        request = with_prompt(admin_pb2.ExplainRouteRequest(policy=policy), prompt)
         try:
             return self._admin.ExplainRoute(request, timeout=ANSWER_SECONDS)
         except grpc.RpcError as error:
-            raise self._failure(error) from None
+            raise failure(self.address, error) from None
 
     def drain(self) -> int:
         """Asks the node to stop once its requests have finished; how many those are."""
         try:
             return self._admin.Drain(admin_pb2.DrainRequest(), timeout=ANSWER_SECONDS).running
         except grpc.RpcError as error:
-            raise self._failure(error) from None
+            raise failure(self.address, error) from None
 
     def flush_cache(self) -> None:
         try:
             self._admin.FlushCache(admin_pb2.FlushCacheRequest(), timeout=ANSWER_SECONDS)
         except grpc.RpcError as error:
-            raise self._failure(error) from None
+            raise failure(self.address, error) from None
 
     def check_cache(self) -> str:
         """What is wrong with the books of the node's prefix cache; empty when nothing is."""
         try:
             return self._admin.CheckCache(admin_pb2.CheckCacheRequest(), timeout=ANSWER_SECONDS).problem
         except grpc.RpcError as error:
-            raise self._failure(error) from None
-
-    def _failure(self, error: grpc.RpcError) -> ClientError:
-        call = cast(grpc.Call, error)  # what a channel raises is both
-        code, details = call.code(), call.details() or ""
-        if code is grpc.StatusCode.UNAVAILABLE and "draining" not in details:
-            details = f"the node at {self.address} can't be reached: {details}"
-        return ClientError(details, code)
+            raise failure(self.address, error) from None

@@ -11,6 +11,7 @@ import grpc.aio
 
 from certs.credentials import Credentials
 from node.client import ANSWER_SECONDS, CONNECT_SECONDS, ClientError
+from node.client_calls import failure
 from overlay.core.types import Address
 from rumormill.v1 import admin_pb2, admin_pb2_grpc, inference_pb2_grpc
 
@@ -116,11 +117,3 @@ class Fleet:
             self._credentials.channel_credentials(),
             options=(("grpc.ssl_target_name_override", self._credentials.any_node_name),),
         )
-
-
-def failure(address: str, error: grpc.aio.AioRpcError) -> ClientError:
-    """What a failed call says to a person."""
-    details = error.details() or error.code().name
-    if error.code() is grpc.StatusCode.UNAVAILABLE and "draining" not in details:
-        details = f"the node at {address} can't be reached: {details}"
-    return ClientError(details, error.code())

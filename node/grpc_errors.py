@@ -13,6 +13,11 @@ from node.admission import SHORTEST_RETRY_SECONDS
 from node.errors import InvalidRequestError, OverloadedError, RequestError, UnavailableError
 
 RETRY_AFTER_TRAILER = "retry-after-ms"
+PUSHBACK_TRAILER = "grpc-retry-pushback-ms"
+"""The same, as gRPC's own retries read it (gRFC A6)."""
+
+ERROR_TRAILER = "rumormill-error"
+"""On everything that a node itself refuses; a status without it is the connection's."""
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -42,7 +47,8 @@ async def grpc_statuses(context: grpc.aio.ServicerContext[Req, Resp]) -> AsyncIt
 
 
 async def abort(context: grpc.aio.ServicerContext[Req, Resp], error: RequestError) -> NoReturn:
-    trailers: tuple[tuple[str, str], ...] = ()
+    trailers: tuple[tuple[str, str], ...] = ((ERROR_TRAILER, error.http_type),)
     if isinstance(error, OverloadedError):
-        trailers = ((RETRY_AFTER_TRAILER, str(round(error.retry_after_s * 1000))),)
+        milliseconds = str(round(error.retry_after_s * 1000))
+        trailers += ((RETRY_AFTER_TRAILER, milliseconds), (PUSHBACK_TRAILER, milliseconds))
     await context.abort(error.grpc_status, str(error), trailers)

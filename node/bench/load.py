@@ -10,7 +10,8 @@ import grpc.aio
 
 from node.bench.results import Result
 from node.bench.sessions import Session
-from node.fleet import Member, failure
+from node.client_calls import failure
+from node.fleet import Member
 from rumormill.v1 import inference_pb2
 
 
