@@ -9,7 +9,7 @@ PROTO_VENV := .venv-proto
 WHEELS := docker/wheelhouse
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit e2e faults soak converge soak-engine bench-peers clients bench-engine bench-overlay exactness kernels proto clean wheelhouse testbed testbed-down test-docker
+.PHONY: help venv demo test lint types unit e2e faults soak converge soak-engine bench-peers clients bench-engine bench-mesh bench-overlay exactness kernels proto clean wheelhouse testbed testbed-down test-docker
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -78,6 +78,9 @@ bench-overlay: $(READY)  ## the prefix index and gossip beside plain Python
 kernels: $(READY)  ## the GPU's kernels: on a GPU if there is one, else interpreted, and compiled for four of them
 	$(PIP) --editable '.[cuda]'
 	$(BIN)/pytest tests/unit/engine -k cuda
+
+bench-mesh: $(READY)  ## what forwarding costs a client, and how soon a client that leaves is forgotten
+	$(BIN)/python tests/bench/bench_mesh.py
 
 exactness: $(READY)  ## 200 real prompts in every way the engine answers, against transformers token by token
 	$(BIN)/python tests/bench/exactness.py

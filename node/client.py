@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from types import TracebackType
 
 import grpc
@@ -73,7 +73,7 @@ class Client:
         *,
         policy: str = "",
         timeout_s: float | None = None,
-    ) -> Iterator[inference_pb2.GenerateResponse]:
+    ) -> Generator[inference_pb2.GenerateResponse, None, None]:
         """Streams an answer; closing the iterator cancels it."""
         request = with_prompt(inference_pb2.GenerateRequest(sampling=sampling, policy=policy), prompt)
         call = self._inference.Generate(request, timeout=timeout_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 MMLU = Path(__file__).parents[2] / "shared" / "data" / "mmlu"
@@ -25,6 +26,17 @@ def mmlu_prompts(count: int, longest: int = 1200) -> list[str]:
         if len(prompt) <= longest:
             prompts.append(prompt)
     return prompts
+
+
+def mmlu_exams(questions: int) -> Iterator[list[tuple[str, int]]]:
+    """For each of the 57 subjects its first questions as prompts, with the indices of the right choices."""
+    for path in sorted((MMLU / "dev").glob("*_dev.csv")):
+        subject = path.name.removesuffix("_dev.csv")
+        examples = "".join(_question(row, with_answer=True) for row in _rows("dev", subject))
+        title = subject.replace("_", " ")
+        head = f"The following are multiple choice questions (with answers) about {title}.\n\n{examples}"
+        rows = _rows("test", subject)[:questions]
+        yield [(head + _question(row, with_answer=False), int(row["answer"])) for row in rows]
 
 
 def _rows(split: str, subject: str) -> list[dict[str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -39,6 +41,20 @@ class Reference:
         with torch.inference_mode():
             logits: torch.Tensor = self._model(torch.tensor([list(token_ids)])).logits[0]
         return logits.log_softmax(dim=-1)
+
+    def last_logits(self, prompts: Sequence[Sequence[int]], tokens: Sequence[int]) -> torch.Tensor:
+        """Logits [len(prompts), len(tokens)] after each prompt; what all begin with is computed once."""
+        columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)
+        shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
+        rows = []
+        with torch.inference_mode():
+            begun = self._model(torch.tensor([prompts[0][:shared]]), use_cache=True).past_key_values
+            for prompt in prompts:
+                rest = torch.tensor([prompt[shared:]])
+                cache = copy.deepcopy(begun)
+                logits = self._model(rest, past_key_values=cache, logits_to_keep=1).logits[0, -1]
+                rows.append(logits[list(tokens)])
+        return torch.stack(rows)
 
     def errors(self, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
         """How far each token that isn't the reference's choice is from it in logits; empty when all agree.
