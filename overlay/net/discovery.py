@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import ifaddr
 from zeroconf import (
     DNSQuestionType,
-    InterfaceChoice,
     IPVersion,
     ServiceStateChange,
     Zeroconf,
@@ -46,8 +45,8 @@ INTERFACE_CHECK_S = 5.0
 REPEAT_HINTS_S = 60.0
 """Known records are hinted at again: the core forgets addresses that don't answer for long."""
 
-Interfaces: TypeAlias = list[str | int | tuple[tuple[str, int, int], int]] | InterfaceChoice
-"""As zeroconf takes them: addresses, or the choice of all."""
+Interfaces: TypeAlias = list[str | int | tuple[tuple[str, int, int], int]]
+"""As zeroconf takes them: IPv4 addresses, and indexes of interfaces with IPv6."""
 
 NO_MULTICAST = (
     "mDNS can't be used here (%s), so peers on this network won't be found by themselves; "
@@ -89,7 +88,8 @@ class Discovery:
         self._announced: tuple[tuple[Address, ...], str] | None = None
         self._wanted = self._tags()
         self._known: dict[NodeId, tuple[Address, ...]] = {}
-        self._resolving: dict[NodeId, asyncio.Task[None]] = {}
+        self._looking: set[NodeId] = set()
+        self._look_again: set[NodeId] = set()
         self._turns = asyncio.Semaphore(RESOLVES_AT_ONCE)
         self._mine: set[str] = set()
         self._refreshing = asyncio.Lock()
@@ -134,9 +134,10 @@ class Discovery:
 
     async def _open(self) -> bool:
         try:
-            adapters, choice = _adapters(), self._interfaces()
-            self._zeroconf = _bind(choice)
-            self._bound = adapters, choice
+            self._bound = interfaces = self._interfaces()
+            self._zeroconf = _bind(interfaces)
+            # Whoever is cancelled while it waits for the start would cancel the start itself.
+            await self._zeroconf.zeroconf.async_wait_for_start()
             browser = AsyncServiceBrowser(
                 self._zeroconf.zeroconf,
                 SERVICE_TYPE,
@@ -145,7 +146,7 @@ class Discovery:
             )
             del browser  # it lives until its zeroconf closes
         except _FAILURES as error:
-            self._warn(NO_MULTICAST, error)
+            self._warn(NO_MULTICAST, str(error) or type(error).__name__)
             if self._zeroconf is not None:
                 await self._zeroconf.async_close()
                 self._zeroconf = None
@@ -161,19 +162,17 @@ class Discovery:
                 await self._follow_interfaces(self._zeroconf)
                 await self._announce_if_changed(self._zeroconf)
             except _FAILURES as error:
-                self._warn(NO_MULTICAST, error)
+                self._warn(NO_MULTICAST, str(error) or type(error).__name__)
             if (wanted := self._tags()) != self._wanted:
                 self._wanted = wanted
                 for node_id in self._known:
                     self._look_at(self._zeroconf.zeroconf, node_id)
 
     async def _follow_interfaces(self, zeroconf: AsyncZeroconf) -> None:
-        adapters, choice = _adapters(), self._interfaces()
-        self._mine |= {host for _, host in adapters}
-        if self._bound != (adapters, choice):
-            version = IPVersion.All if choice is InterfaceChoice.All else None
-            await zeroconf.async_update_interfaces(choice, version)
-            self._bound = adapters, choice
+        interfaces = self._interfaces()
+        if self._bound != interfaces:
+            await zeroconf.async_update_interfaces(interfaces, _version(interfaces))
+            self._bound = interfaces
 
     async def _announce_if_changed(self, zeroconf: AsyncZeroconf) -> None:
         now = self._addresses, self._tags()[0]
@@ -187,7 +186,7 @@ class Discovery:
             await zeroconf.async_update_service(self._service())
         self._announced = now
 
-    def _warn(self, advice: str, cause: object) -> None:
+    def _warn(self, advice: str, cause: str) -> None:
         """Once for each advice."""
         if advice not in self._warned:
             self._warned.add(advice)
@@ -195,10 +194,19 @@ class Discovery:
 
     def _interfaces(self) -> Interfaces:
         """A node that listens on loopback alone stays there."""
-        hosts = [ipaddress.ip_address(address.host) for address in self._addresses]
-        if hosts and all(host.is_loopback for host in hosts):
-            return [*{str(host) for host in hosts}]
-        return InterfaceChoice.All
+        alone = [address.host for address in self._addresses]
+        if alone and all(ipaddress.ip_address(host).is_loopback for host in alone):
+            return [*dict.fromkeys(alone)]
+        found: Interfaces = []
+        for adapter in ifaddr.get_adapters():
+            for ip in adapter.ips:
+                host = str(ip.ip if ip.is_IPv4 else ip.ip[0])
+                self._mine.add(host)
+                # The loopback interface has no multicast in IPv6.
+                entry = host if ip.is_IPv4 else adapter.index
+                if host != "::1" and entry is not None and entry not in found:
+                    found.append(entry)
+        return found
 
     def _service(self) -> AsyncServiceInfo:
         port = self._addresses[0].port
@@ -233,20 +241,28 @@ class Discovery:
 
     def _look_at(self, zeroconf: Zeroconf, node_id: NodeId) -> None:
         """Learns where a node listens, and hints at it; one look at a time for each name."""
-        if (before := self._resolving.pop(node_id, None)) is not None:
-            before.cancel()
-        task = self._resolving[node_id] = self._tasks.spawn(self._resolve(zeroconf, node_id))
-        task.add_done_callback(lambda _: self._resolved(node_id, task))
+        if node_id in self._looking:
+            self._look_again.add(node_id)
+        else:
+            self._looking.add(node_id)
+            self._tasks.spawn(self._look(zeroconf, node_id))
 
-    def _resolved(self, node_id: NodeId, task: asyncio.Task[None]) -> None:
-        if self._resolving.get(node_id) is task:
-            del self._resolving[node_id]
+    async def _look(self, zeroconf: Zeroconf, node_id: NodeId) -> None:
+        try:
+            self._look_again.add(node_id)
+            while node_id in self._look_again:
+                self._look_again.discard(node_id)
+                async with self._turns:
+                    await self._resolve(zeroconf, node_id)
+        except ZeroconfError as error:  # it is being closed
+            log.debug("mDNS can't tell where %s is: %r", node_id, error)
+        finally:
+            self._looking.discard(node_id)
 
     async def _resolve(self, zeroconf: Zeroconf, node_id: NodeId) -> None:
         info = AsyncServiceInfo(SERVICE_TYPE, f"{node_id}.{SERVICE_TYPE}")
-        async with self._turns:
-            if not await info.async_request(zeroconf, RESOLVE_TIMEOUT_MS) or node_id not in self._known:
-                return
+        if not await info.async_request(zeroconf, RESOLVE_TIMEOUT_MS) or node_id not in self._known:
+            return
         tag = info.properties.get(TAG_PROPERTY.encode()) or b""
         if tag.decode("ascii", "replace") not in self._tags() or not info.port:
             self._known[node_id] = ()
@@ -274,19 +290,10 @@ def _literal(addresses: Sequence[Address]) -> tuple[Address, ...]:
 
 
 def _bind(interfaces: Interfaces) -> AsyncZeroconf:
-    if interfaces is not InterfaceChoice.All:
-        return AsyncZeroconf(interfaces)
-    try:
-        return AsyncZeroconf(interfaces, ip_version=IPVersion.All)
-    except OSError:
-        # A kernel without IPv6.
-        return AsyncZeroconf(interfaces, ip_version=IPVersion.V4Only)
+    return AsyncZeroconf(interfaces, ip_version=_version(interfaces))
 
 
-def _adapters() -> frozenset[tuple[str, str]]:
-    """(interface, address) pairs."""
-    return frozenset(
-        (adapter.name, str(ip.ip if ip.is_IPv4 else ip.ip[0]))
-        for adapter in ifaddr.get_adapters()
-        for ip in adapter.ips
-    )
+def _version(interfaces: Interfaces) -> IPVersion:
+    four = any(isinstance(each, str) and ipaddress.ip_address(each).version == 4 for each in interfaces)
+    six = any(not isinstance(each, str) or ":" in each for each in interfaces)
+    return IPVersion.All if four and six else IPVersion.V6Only if six else IPVersion.V4Only

@@ -36,7 +36,9 @@ class Lan:
         ip("link", "add", "br0", "type", "bridge", namespace=self.switch)
         ip("link", "set", "br0", "up", namespace=self.switch)
 
-    def plug_in(self, number: int, *, multicast: bool = True, ipv4: bool = True, cable: bool = True) -> str:
+    def plug_in(
+        self, number: int, *, multicast: bool = True, ipv4: bool = True, ipv6: bool = True, cable: bool = True
+    ) -> str:
         """A new host's namespace."""
         host, port = f"{self.name}-{number}", f"port{number}"
         ip("netns", "add", host)
@@ -48,6 +50,8 @@ class Lan:
         ip("link", "set", "lo", "up", namespace=host)
         # No time is spent on finding out whether another host has the same address.
         within(host, lambda: Path("/proc/sys/net/ipv6/conf/eth0/accept_dad").write_text("0"))
+        if not ipv6:
+            within(host, lambda: Path("/proc/sys/net/ipv6/conf/eth0/disable_ipv6").write_text("1"))
         if ipv4:
             self.assign(number)
         ip("link", "set", "eth0", "up", namespace=host)

@@ -83,7 +83,7 @@ async def test_names_without_end_are_looked_at_a_few_at_a_time(monkeypatch: pyte
                 zeroconf, discovery.SERVICE_TYPE, f"{name}.{discovery.SERVICE_TYPE}", ServiceStateChange.Added
             )
     assert len(mine._known) == MAX_MEMBERS
-    await eventually(lambda: not mine._resolving)
+    await eventually(lambda: not mine._looking)
     assert 0 < most <= discovery.RESOLVES_AT_ONCE
     await mine.stop()
     await asyncio.to_thread(zeroconf.close)
