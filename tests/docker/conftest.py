@@ -22,7 +22,7 @@ BASE_IMAGES = {"base": "rumormill-base", "build": "rumormill-build"}
 COMMAND_SECONDS = 900
 
 
-def testbed(*arguments: str) -> Any:
+def run_testbed(*arguments: str) -> Any:
     """What `rumormill testbed` says with --json; it must succeed."""
     done = subprocess.run(
         [sys.executable, "-m", "node.cli", "testbed", *arguments, "--json"],
@@ -74,7 +74,7 @@ def started(base_images: dict[str, str]) -> Iterator[Any]:
     """What `testbed up` says, of four nodes that see one another."""
     os.environ.update(base_images)
     try:
-        yield testbed("up", "--build")
+        yield run_testbed("up", "--build")
     finally:
         subprocess.run(
             [sys.executable, "-m", "node.cli", "testbed", "down"], timeout=COMMAND_SECONDS, check=False

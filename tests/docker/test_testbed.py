@@ -17,7 +17,7 @@ from node.testbed import containers
 from node.testbed.containers import FOLDER, docker
 from node.testbed.testbed import Testbed
 from rumormill.v1 import inference_pb2
-from tests.docker.conftest import testbed
+from tests.docker.conftest import run_testbed
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
@@ -129,14 +129,14 @@ def test_the_compiled_decoder_runs_without_a_compiler(bed: Testbed) -> None:
 
 @pytest.mark.parametrize("fault", ["kill", "pause", "partition", "slow"])
 def test_a_fault_costs_no_request_that_entered_at_a_living_node(started: Any, fault: str) -> None:
-    report = testbed(fault)
+    report = run_testbed(fault)
     show(report)
     assert report["phases"]["all"]["failed"] == 0
     assert report["phases"]["during"]["requests"] > 20
 
 
 def test_a_rolling_restart_costs_no_request(started: Any) -> None:
-    report = testbed("rolling-restart")
+    report = run_testbed("rolling-restart")
     show(report)
     assert len(report["targets"]) == 4
     assert report["phases"]["all"]["failed"] == report["phases"]["all"]["lost"] == 0
@@ -144,7 +144,7 @@ def test_a_rolling_restart_costs_no_request(started: Any) -> None:
 
 def test_it_grows_to_eight_nodes_and_shrinks_again(started: Any, bed: Testbed) -> None:
     for count in (8, 4):
-        report = testbed("scale", str(count))
+        report = run_testbed("scale", str(count))
         show(report)
         assert report["phases"]["all"]["failed"] == report["phases"]["all"]["lost"] == 0
         assert [bed.seen_by(node) for node in bed.nodes()] == [count - 1] * count
@@ -152,10 +152,10 @@ def test_it_grows_to_eight_nodes_and_shrinks_again(started: Any, bed: Testbed) -
 
 def test_faults_that_are_kept_are_healed_all_at_once(started: Any, bed: Testbed) -> None:
     names = [node.name for node in bed.nodes()]
-    testbed("pause", names[3], "--for", "1", "--keep")
-    testbed("kill", names[2], "--for", "1", "--keep")
+    run_testbed("pause", names[3], "--for", "1", "--keep")
+    run_testbed("kill", names[2], "--for", "1", "--keep")
     assert [node.is_healthy for node in bed.nodes()].count(False) == 2
-    assert testbed("heal")["whole_again_s"] >= 0
+    assert run_testbed("heal")["whole_again_s"] >= 0
     assert [bed.seen_by(node) for node in bed.nodes()] == [3] * 4
 
 
@@ -164,8 +164,8 @@ def test_other_networks_carry_a_mesh_too(base_images: dict[str, str], kind: str)
     """Found by mDNS on a bridge; and over long links between three regions. Ends the testbed before it."""
     containers.compose("names", "down", "--volumes", "--timeout", "60")
     try:
-        assert len(testbed("up", "--kind", kind)["nodes"]) == 4
-        report = testbed("load", "--rate", "1")
+        assert len(run_testbed("up", "--kind", kind)["nodes"]) == 4
+        report = run_testbed("load", "--rate", "1")
         show(report)
         assert report["phases"]["all"]["failed"] == 0
         if kind == "wan":
