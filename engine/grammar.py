@@ -7,7 +7,7 @@ state is a pure function of the tokens so far, so another engine goes on where o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ class Grammars:
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=_SILENT, limits=limits)
         if matcher.is_error():
             raise InvalidSamplingError(f"the grammar can't be used: {matcher.get_error().splitlines()[0]}")
-        constraint = Constraint(matcher, self._vocabulary_size)
+        constraint = Constraint(matcher, self._vocabulary_size, self._eos_token_ids)
         for token in answer:
             constraint.accept(token)
         if constraint.failed:
@@ -89,8 +89,11 @@ class Grammars:
 class Constraint:
     """One answer's place in its grammar."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, vocabulary_size: int) -> None:
+    def __init__(
+        self, matcher: llguidance.LLMatcher, vocabulary_size: int, eos_token_ids: Collection[int]
+    ) -> None:
         self._matcher = matcher
+        self._eos_token_ids = eos_token_ids
         self._size = vocabulary_size
         self._mask = llguidance.numpy.allocate_token_bitmask(1, vocabulary_size)
 
@@ -106,6 +109,6 @@ class Constraint:
         return bits[: self._size].view(np.bool_)
 
     def accept(self, token: int) -> None:
-        """Goes on past a token; after the end nothing matters."""
-        if not self._matcher.is_stopped():
+        """Goes on past a token; the end may come again and again."""
+        if not (self._matcher.is_stopped() and token in self._eos_token_ids):
             self._matcher.consume_token(token)

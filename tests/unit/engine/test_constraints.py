@@ -136,10 +136,11 @@ def test_a_prompts_log_probabilities_are_the_models(
 
 
 def test_preempted_prompts_are_scored_once(tokenizer: Tokenizer, reference: Reference) -> None:
-    engine = Engine.load(precision="fp32", kv_blocks=9, threads=1, prefill_tokens_per_step=16)
+    engine = Engine.load(precision="fp32", kv_blocks=14, threads=1, prefill_tokens_per_step=32)
     ids = tokenizer.encode("one two three four five six seven eight nine ten " * 4)[:60]
     requests = [
-        ask(engine, ids[start:], SamplingParams(40, prompt_logprobs=0), f"r{start}") for start in range(2)
+        ask(engine, ids[start:], SamplingParams(60, 1.0, prompt_logprobs=0, ignore_eos=True), f"r{start}")
+        for start in range(3)
     ]
     outputs = run(engine, *requests)
     assert engine.preemptions
