@@ -9,7 +9,7 @@ PROTO_VENV := .venv-proto
 WHEELS := docker/wheelhouse
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types unit e2e faults soak converge soak-engine bench-peers clients bench-engine bench-mesh bench-overlay exactness kernels proto clean wheelhouse testbed testbed-down test-docker
+.PHONY: help venv demo test lint types unit e2e faults long soak converge soak-engine bench-peers clients bench-engine bench-mesh bench-overlay exactness kernels proto clean wheelhouse testbed testbed-down test-docker
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -42,7 +42,10 @@ unit: $(READY)  ## tests of each part by itself
 e2e: $(READY)  ## tests of real processes on the real model
 	$(BIN)/pytest tests/e2e -m "not soak"
 
-faults: $(READY)  ## nodes that die under load, and 500 random fault schedules; CI runs it too
+faults: $(READY)  ## nodes that die, freeze and part under load, and 500 random fault schedules; CI runs it too
+	$(BIN)/pytest tests/sim tests/e2e/test_failover.py tests/e2e/test_lan_faults.py -m soak
+
+long: $(READY)  ## every test that takes long, those of faults among them
 	$(BIN)/pytest tests -m soak
 
 soak: $(READY)  ## 10,000 random fault schedules; hours
