@@ -58,6 +58,8 @@ class Grammars:
 
         Raises InvalidSamplingError for what is no grammar, and for an answer that doesn't match it.
         """
+        if not isinstance(text, str) or not _is_unicode(text):
+            raise InvalidSamplingError("a grammar must be Unicode text")
         if len(text) > MAX_GRAMMAR_CHARACTERS:
             raise InvalidSamplingError(f"a grammar may have at most {MAX_GRAMMAR_CHARACTERS} characters")
         limits = llguidance.LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
@@ -112,3 +114,8 @@ class Constraint:
         """Goes on past a token; the end may come again and again."""
         if not (self._matcher.is_stopped() and token in self._eos_token_ids):
             self._matcher.consume_token(token)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be encoded: lone surrogates can't."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
