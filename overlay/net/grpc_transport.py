@@ -130,8 +130,8 @@ class AcceptedStream:
                 yield frame
         except DecodeError as error:
             raise MalformedFrameError(str(error)) from error
-        except (grpc.aio.UsageError, grpc.aio.InternalError) as error:
-            # The call ended while its next frame was awaited.
+        except (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.AbortError) as error:
+            # The call ended while its next frame was awaited: by the peer, or by this node's own door.
             raise StreamLostError(str(error)) from error
 
     def abort(self) -> None:

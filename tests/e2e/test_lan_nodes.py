@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from zeroconf import DNSText
+from zeroconf._dns import DNSText
 from zeroconf._protocol.incoming import DNSIncoming
 
 from certs.authority import Authority

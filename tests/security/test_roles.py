@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,8 @@ from certs.node_key import private_pem
 from certs.roles import ALLOWED_ROLES, Role
 from certs.token import MeshToken
 from certs.token_source import caller_credentials, node_credentials
+from node.authorization import Authorization
+from node.call_budget import CallBudget
 from rumormill.v1 import admin_pb2, inference_pb2, overlay_pb2
 from tests.security.doors import (
     ENDLESS,
@@ -29,6 +32,7 @@ from tests.security.doors import (
     guarded_server,
     open_channel,
 )
+from tests.unit.overlay.net.meshes import Member, eventually
 
 TOKEN = MeshToken(bytes(range(32)))
 DAY, NOW = timedelta(days=1), timedelta()
@@ -184,3 +188,22 @@ async def test_revocation_ends_live_streams(tmp_path: Path) -> None:
             while await answers.read():
                 pass
         assert await answers.code() is DENIED
+
+
+async def test_revocation_ends_live_gossip_for_as_long_as_it_lasts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever finds out first, the door at its next frame or the mesh at its next look."""
+    folder = tmp_path / "a"
+    node = node_credentials(TOKEN, folder)
+    guard = Authorization(node, CallBudget())
+    async with (
+        Member(folder, token=TOKEN, credentials=node, interceptors=(guard,)) as a,
+        Member(tmp_path / "b", token=TOKEN, seeds=(a.address,)) as b,
+    ):
+        for _ in range(3):
+            await eventually(lambda: a.sees(b) and b.sees(a))
+            (folder / "denylist").write_text(b.mesh.node_id)
+            await eventually(lambda: a.sees() and b.sees())
+            (folder / "denylist").unlink()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
