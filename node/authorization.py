@@ -6,10 +6,12 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from certs.errors import CertificateRefusedError, CertificateRevokedError
 from certs.identity import Identity
@@ -73,7 +75,7 @@ class Authorization(grpc.aio.ServerInterceptor):
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(
                 self._guard_call(handler.unary_unary, method),
-                handler.request_deserializer,
+                _reading(handler.request_deserializer),
                 handler.response_serializer,
             )
         if handler.stream_unary:
@@ -85,7 +87,7 @@ class Authorization(grpc.aio.ServerInterceptor):
         if handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(
                 self._guard_stream(handler.unary_stream, method),
-                handler.request_deserializer,
+                _reading(handler.request_deserializer),
                 handler.response_serializer,
             )
         assert handler.stream_stream is not None  # the fourth and last kind
@@ -97,7 +99,7 @@ class Authorization(grpc.aio.ServerInterceptor):
 
     def _guard_call(self, behaviour: _Behaviour, method: str) -> _Behaviour:
         async def call(request: Any, context: Any) -> Any:
-            await self._admit(method, context)
+            await self._admit(method, request, context)
             async with self._counted(context):
                 return await behaviour(request, context)
 
@@ -105,7 +107,7 @@ class Authorization(grpc.aio.ServerInterceptor):
 
     def _guard_stream(self, behaviour: _Behaviour, method: str) -> _Behaviour:
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            certificate = await self._admit(method, context)
+            certificate = await self._admit(method, request, context)
 
             async def check() -> None:
                 # Streams outlive revocation and certificates, so each answer is checked.
@@ -123,7 +125,7 @@ class Authorization(grpc.aio.ServerInterceptor):
 
         return stream
 
-    async def _admit(self, method: str, context: Any) -> bytes:
+    async def _admit(self, method: str, request: Any, context: Any) -> bytes:
         """The caller's certificate; ends the RPC if it may not make it."""
         certificate = peer_certificate(context)
         if certificate is None:
@@ -133,6 +135,8 @@ class Authorization(grpc.aio.ServerInterceptor):
                 "no client certificate; call with one of this mesh (see `rumormill certs --help`)",
             )
         _caller.set(await self._check(method, certificate, context))
+        if isinstance(request, _Unreadable):
+            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, request.reason)
         return certificate
 
     @asynccontextmanager
@@ -159,6 +163,24 @@ class Authorization(grpc.aio.ServerInterceptor):
                 f"{identity} may not call {method}: use a certificate or token of {needed} role",
             )
         return identity
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """Stands for a request that is no message of its method; gRPC would call it a fault of the server."""
+
+    reason: str
+
+
+def _reading(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    def read(data: bytes) -> Any:
+        assert deserialize is not None
+        try:
+            return deserialize(data)
+        except DecodeError as error:
+            return _Unreadable(f"the request is no message of this method: {error}")
+
+    return read if deserialize is not None else None
 
 
 class _CheckedContext:

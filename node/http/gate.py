@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 from fastapi import Request as HttpRequest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,6 +16,9 @@ from node.http.json_depth import json_depth
 from node.http.refusals import error_response
 
 GUARDED = ("/v1/", "/dashboard/")
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class _HungUpError(Exception):
@@ -49,7 +55,20 @@ class Gate:
             return
         if json_depth(body) > limits.MAX_JSON_DEPTH:
             raise InvalidRequestError(f"the body nests over {limits.MAX_JSON_DEPTH} arrays and objects deep")
+        _check_text(body)
         await self._application(scope, _replaying(body, receive), send)
+
+
+def _check_text(body: bytes) -> None:
+    """JSON can write halves of characters, which no text has and nothing behind this door can write."""
+    if not _SURROGATE.search(body):
+        return
+    try:
+        json.dumps(json.loads(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError("the body has half of a surrogate pair; send whole characters") from None
+    except ValueError:
+        return  # it is no JSON, of which the parser will tell
 
 
 async def _read(receive: Receive) -> bytes:

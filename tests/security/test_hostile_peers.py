@@ -28,6 +28,7 @@ from overlay.net.errors import MalformedFrameError
 from overlay.net.hash_domain import HashDomain
 from overlay.net.signer import GossipSigner
 from rumormill.v1 import overlay_pb2 as pb
+from tests.security.mutations import mutated
 from tests.unit.overlay.net.meshes import TOKEN, Member, eventually
 
 METHOD = "/rumormill.v1.Overlay/Gossip"
@@ -52,23 +53,6 @@ SPECIMENS = [
     pb.Frame(ack=pb.Ack(sequence=1, incarnation=2)),
     pb.Frame(nack=pb.Nack(sequence=1)),
 ]
-
-
-def mutated(rng: random.Random, specimen: bytes) -> bytes:
-    """A frame with some bytes changed, cut, doubled or put in."""
-    data = bytearray(specimen)
-    for _ in range(rng.randint(1, 4)):
-        place = rng.randrange(len(data) + 1)
-        kind = rng.randrange(4)
-        if kind == 0 and place < len(data):
-            data[place] = rng.randrange(256)
-        elif kind == 1:
-            del data[place : place + rng.randint(1, 8)]
-        elif kind == 2:
-            data[place:place] = rng.randbytes(rng.randint(1, 8))
-        else:
-            data += data[: rng.randint(0, 64)]
-    return bytes(data)
 
 
 def test_a_hundred_thousand_mutated_frames_decode_or_are_refused() -> None:

@@ -174,6 +174,22 @@ async def test_a_body_that_nests_too_deep_is_not_parsed() -> None:
     assert (await Door(World()).post("/v1/chat/completions", brackets)).status_code == 200
 
 
+@pytest.mark.parametrize("text", [r"\ud800", r"\udfff and more", r"\ud83d\ud83d", r"\\\ud800"])
+async def test_half_a_character_is_no_text(text: str) -> None:
+    body = f'{{"messages": [{{"role": "user", "content": "{text}"}}], "{text}": 1}}'
+    async with Door(World()).client as client:
+        headers = {"content-type": "application/json"}
+        response = await client.post("/v1/chat/completions", content=body, headers=headers)
+    assert response.status_code == 400
+    assert "surrogate" in response.json()["error"]["message"]
+    for whole in (r"\ud83d\ude00", r"\\ud800", r"\u00e9"):
+        async with Door(World()).client as client:
+            response = await client.post(
+                "/v1/chat/completions", content=body.replace(text, whole), headers=headers
+            )
+        assert "surrogate" not in response.text
+
+
 async def test_one_caller_may_not_call_without_end(keys: ApiKeys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CALLS_AT_ONCE", 2.0)
     monkeypatch.setattr(limits, "CALLS_PER_S", 0.0)
