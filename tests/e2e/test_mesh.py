@@ -68,6 +68,7 @@ def wait_until_cached(mesh: LocalMesh, prompt: str) -> None:
             explained = client.explain(prompt)
             if any(not c.is_self and c.cached_tokens for c in explained.candidates):
                 return
+            time.sleep(0.02)
         pytest.fail("gossip did not tell of the cached prefix")
 
 

@@ -135,18 +135,24 @@ async def test_nobody_else_may_call_anything(who: str, tmp_path: Path) -> None:
     assert {code for code, _ in statuses.values()} == {expected}
 
 
-async def test_revocation_reaches_live_connections(tmp_path: Path) -> None:
-    caller = caller_credentials(TOKEN, Role.OPERATOR)
-    method = "/rumormill.v1.Admin/GetStatus"
+@pytest.mark.parametrize("role", Role)
+async def test_revocation_reaches_every_method_on_live_and_new_connections(
+    role: Role, tmp_path: Path
+) -> None:
+    caller = caller_credentials(TOKEN, role)
+
+    async def everything_is_refused(channel: grpc.aio.Channel) -> bool:
+        statuses = await call_all(channel)
+        assert set(statuses) == set(METHODS)
+        return all(code is DENIED and "denylist" in text for code, text in statuses.values())
+
     async with guarded_server(node_credentials(TOKEN, tmp_path)) as port:
         async with open_channel(port, caller.channel_credentials(), caller.any_node_name) as channel:
-            assert (await call(channel, method))[0] is OK
+            assert OK in {code for code, _ in (await call_all(channel)).values()}
             (tmp_path / "denylist").write_text(f"{caller.node_id}\n")
-            code, text = await call(channel, method)
-            assert code is DENIED
-            assert "denylist" in text
+            assert await everything_is_refused(channel)
         async with open_channel(port, caller.channel_credentials(), caller.any_node_name) as channel:
-            assert (await call(channel, method))[0] is DENIED
+            assert await everything_is_refused(channel)
 
 
 async def test_a_damaged_denylist_still_denies_whom_it_denied(
