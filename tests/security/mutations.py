@@ -40,7 +40,8 @@ def mutated(rng: random.Random, specimen: bytes) -> bytes:
 def random_message(rng: random.Random, kind: type[M], depth: int = 0) -> M:
     """A message whose shape is right and whose values are anything."""
     message = kind()
-    chosen = {oneof.name: rng.choice(oneof.fields).name for oneof in message.DESCRIPTOR.oneofs}
+    oneofs: list[Any] = list(message.DESCRIPTOR.oneofs)
+    chosen = {oneof.name: rng.choice(oneof.fields).name for oneof in oneofs}
     for field in message.DESCRIPTOR.fields:
         oneof = field.containing_oneof
         wanted = chosen[oneof.name] == field.name if oneof is not None else rng.random() < 0.5
@@ -56,7 +57,8 @@ def tweaked(rng: random.Random, specimen: M) -> M:
     inner: Message = message
     depth = 0
     while True:
-        field = rng.choice([field for field, _ in inner.ListFields()] or inner.DESCRIPTOR.fields)
+        present: list[Any] = [field for field, _ in inner.ListFields()]
+        field = rng.choice(present or list(inner.DESCRIPTOR.fields))
         is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
         if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE and inner.ListFields() and not is_map:
             value = getattr(inner, field.name)
@@ -70,7 +72,7 @@ def tweaked(rng: random.Random, specimen: M) -> M:
         return message
 
 
-def _fill(rng: random.Random, message: Message, field: FieldDescriptor, depth: int) -> None:
+def _fill(rng: random.Random, message: Message, field: Any, depth: int) -> None:
     count = rng.choice((0, 1, 2, 3, 40)) if field.is_repeated else 1
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         key, value = field.message_type.fields
@@ -87,7 +89,7 @@ def _fill(rng: random.Random, message: Message, field: FieldDescriptor, depth: i
         setattr(message, field.name, _value(rng, field))
 
 
-def _value(rng: random.Random, field: FieldDescriptor) -> Any:
+def _value(rng: random.Random, field: Any) -> Any:
     kind = field.cpp_type
     if kind in _SIGNED:
         limit = 1 << _SIGNED[kind]
