@@ -22,16 +22,15 @@ class CostMeter:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
         self._decode_step = 0.0
 
-    def observe(self, tokens: int, decoding: int, seconds: float, guesses: int = 0) -> None:
-        """Adds one step of `tokens` in all: next ones of `decoding` streams, guesses after them, prompts."""
+    def observe(self, tokens: int, decoding: int, seconds: float) -> None:
+        """Adds one step of `tokens` tokens in all, `decoding` of them next tokens of running streams."""
         self._weight = self._weight * MEMORY + 1.0
         self._x = self._x * MEMORY + tokens
         self._y = self._y * MEMORY + seconds
         self._xx = self._xx * MEMORY + tokens * tokens
         self._xy = self._xy * MEMORY + tokens * seconds
-        if tokens == decoding + guesses:
-            plain = max(seconds - guesses * self.seconds_per_prefill_token, 0.5 * seconds)
-            self._decode_step += (plain - self._decode_step) * (0.1 if self._decode_step else 1.0)
+        if tokens == decoding:
+            self._decode_step += (seconds - self._decode_step) * (0.1 if self._decode_step else 1.0)
 
     @property
     def seconds_per_prefill_token(self) -> float:
@@ -56,9 +55,3 @@ class CostMeter:
             return limit
         spare = (STALL_FACTOR - 1.0) * self._decode_step / self.seconds_per_prefill_token
         return max(min(limit, LEAST_CHUNK), min(limit, int(spare)))
-
-    def guess_price(self, decoding: int) -> float:
-        """What a guessed token costs, in next tokens of one of `decoding` streams; 1 is never worth it."""
-        if not decoding or not self._decode_step:
-            return 1.0
-        return min(1.0, decoding * self.seconds_per_prefill_token / self._decode_step)

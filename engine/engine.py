@@ -36,14 +36,11 @@ from engine.outline import CachedRun
 from engine.prefix_cache import PrefixCache
 from engine.requests import check_request, most_tokens
 from engine.runner import ModelRunner, Result
-from engine.scheduler import Scheduler, Work
+from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS: Final = (1, 48, 1, 48)
-
-_GUESSING_BACKENDS: Final = ("native", "torch")
-"""Those where a few more tokens per stream cost little; on a GPU they would leave the captured graphs."""
 
 _PATIENCE_SECONDS: Final = 0.5
 """How often a begun answer that waits for its turn says that it still lives."""
@@ -75,7 +72,6 @@ class Engine:
         self._files = files
         self._grammars = Grammars(files)
         self._runner = ModelRunner(decoder)
-        self._guesses = decoder.backend in _GUESSING_BACKENDS
         self._sequences: dict[str, Sequence] = {}
         self._ids = itertools.count()
         self._cost = CostMeter()
@@ -142,19 +138,16 @@ class Engine:
         started = time.perf_counter()
         outputs = self._expired()
         decoding = self._scheduler.decoding
-        price = self._cost.guess_price(decoding) if self._guesses else 1.0
-        works = self._scheduler.schedule(self._prefill_allowance(decoding), price)
+        works = self._scheduler.schedule(self._prefill_allowance(decoding))
         if not works:
             return outputs
         results = self._runner.run(works)
         outputs += self._patient()
         for work in works:
+            self._scheduler.advance(work)
             if work in results:
-                outputs.append(self._emit(work, results[work]))
-            else:
-                self._scheduler.advance(work)
-        tokens, guesses = sum(work.count for work in works), sum(len(work.guesses) for work in works)
-        self._cost.observe(tokens, decoding, time.perf_counter() - started, guesses)
+                outputs.append(self._emit(work.sequence, results[work]))
+        self._cost.observe(sum(work.count for work in works), decoding, time.perf_counter() - started)
         return outputs
 
     def flush(self) -> None:
@@ -243,16 +236,9 @@ class Engine:
             if sequence.generated and sequence.uncomputed > 1
         ]
 
-    def _emit(self, work: Work, result: Result) -> TokenOutput:
-        sequence = work.sequence
-        index, tokens = sequence.generated, []
-        reason = None
-        for sample in result.samples:
-            tokens.append(sample.token)
-            reason = sequence.append(sample.token)
-            if reason is not None:
-                break
-        self._scheduler.advance(work, len(tokens))
+    def _emit(self, sequence: Sequence, result: Result) -> TokenOutput:
+        index, sample = sequence.generated, result.sample
+        reason = sequence.append(sample.token) if sample else None
         sequence.scored += len(result.prompt_logprobs)
         if reason is not None:
             del self._sequences[sequence.request.request_id]
@@ -260,10 +246,10 @@ class Engine:
         return TokenOutput(
             sequence.request.request_id,
             index,
-            tuple(tokens),
+            (sample.token,) if sample else (),
             sequence.cached_tokens or 0,
             reason,
-            tuple(logprobs for sample in result.samples[: len(tokens)] for logprobs in sample.logprobs),
+            sample.logprobs if sample else (),
             result.prompt_logprobs,
         )
 

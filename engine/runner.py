@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 import torch
@@ -42,9 +41,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a work brought: the next tokens if it ended its sequence, and log-probabilities of the prompt."""
+    """What a work brought: the next token if it ended its sequence, and log-probabilities of the prompt."""
 
-    samples: tuple[Sample, ...]
+    sample: Sample | None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
@@ -67,29 +66,28 @@ class ModelRunner:
                 self._decoder.copy_block(work.copied, sequence.private[0])
             end = sequence.computed + work.count
             first = len(token_ids) - sequence.computed
-            token_ids += (*sequence.token_ids[sequence.computed : end], *work.guesses)
+            token_ids += sequence.token_ids[sequence.computed : end]
             spans.append(Span(sequence.computed, work.count, sequence.block_table()))
             unscored = sequence.unscored
             scored[work] = range(max(unscored.start, sequence.computed), min(unscored.stop, end))
             rows += [first + position for position in scored[work]]
             if work.samples:
-                rows += range(len(token_ids) - 1 - len(work.guesses), len(token_ids))
+                rows.append(len(token_ids) - 1)
         logits = self._decoder.forward(token_ids, spans, rows)
         return _results(works, scored, logits)
 
 
 def _results(works: Items[Work], scored: dict[Work, range], logits: Tensor) -> dict[Work, Result]:
-    """`logits` [rows, vocabulary]: for each work those of its scored positions, then those to sample from."""
-    ends = [1 + len(work.guesses) if work.samples else 0 for work in works]
-    parts = torch.split(logits, [len(scored[work]) + end for work, end in zip(works, ends, strict=True)])
-    ending = [part[len(part) - end :] for part, end in zip(parts, ends, strict=True) if end]
-    sampled = logits if sum(ends) == len(logits) else torch.cat(ending or [logits[:0]])
+    """`logits` [rows, vocabulary]: for each work those of its scored positions, then that to sample from."""
+    parts = torch.split(logits, [len(scored[work]) + work.samples for work in works])
+    ending = [part[-1:] for work, part in zip(works, parts, strict=True) if work.samples]
+    sampled = logits if len(ending) == len(logits) else torch.cat(ending or [logits[:0]])
     greedy = iter(sampled.argmax(dim=-1).tolist())
     results = {}
-    for work, part, end in zip(works, parts, ends, strict=True):
-        if end or scored[work]:
-            samples = _samples(work, part[len(part) - end :], list(islice(greedy, end)))
-            results[work] = Result(samples, _score(work, scored[work], part))
+    for work, part in zip(works, parts, strict=True):
+        if work.samples or scored[work]:
+            sample = _sample(work.sequence, part[-1], next(greedy)) if work.samples else None
+            results[work] = Result(sample, _score(work, scored[work], part))
     return results
 
 
@@ -111,24 +109,14 @@ def _score(work: Work, positions: range, logits: Tensor) -> tuple[TokenLogprobs,
     return tuple(scores)
 
 
-def _samples(work: Work, logits: Tensor, greedy: Items[int]) -> tuple[Sample, ...]:
-    """The next tokens, from logits [1 + guesses, vocabulary]: one, and one more for each true guess."""
-    samples: list[Sample] = []
-    for row, best in enumerate(greedy):
-        samples.append(_sample(work.sequence, work.guesses[:row], logits[row], best))
-        if work.guesses[row : row + 1] != (samples[-1].token,):
-            break
-    return tuple(samples)
-
-
-def _sample(sequence: Sequence, ahead: tuple[int, ...], logits: Tensor, greedy: int) -> Sample:
-    """What follows a sequence and the tokens `ahead` of it, from its logits [vocabulary]."""
+def _sample(sequence: Sequence, logits: Tensor, greedy: int) -> Sample:
+    """The next token of a sequence from its logits [vocabulary]."""
     sampling = sequence.request.sampling
     token = greedy
     if not is_plain_greedy(sampling):
         allowed = sequence.constraint.allowed() if sequence.constraint else None
-        history = [*sequence.token_ids, *ahead] if ahead else sequence.token_ids
-        token = sample(logits.cpu().numpy(), sampling, history, sequence.answer_start, allowed)
+        history, answer_start = sequence.token_ids, sequence.answer_start
+        token = sample(logits.cpu().numpy(), sampling, history, answer_start, allowed)
     if sampling.logprobs is None:
         return Sample(token)
     return Sample(token, (token_logprobs(logits.cpu().numpy(), token, sampling.logprobs),))

@@ -29,7 +29,6 @@ way to one that waits; so at most half of the work is done twice."""
 class Work:
     """Compute the next `count` tokens of a sequence; sample if those were its last.
 
-    `guesses`: the last of them, which are not the sequence's own yet but may turn out to be.
     `copied`: a cached block to copy into the sequence's first private one before; in the order of the works,
     for a block that is read here may be written by the next.
     """
@@ -37,12 +36,11 @@ class Work:
     sequence: Sequence
     count: int
     copied: int | None = None
-    guesses: tuple[int, ...] = ()
 
     @property
     def samples(self) -> bool:
         """Whether this work reaches the end of the sequence, so that the next token can be sampled."""
-        return self.count - len(self.guesses) == self.sequence.uncomputed
+        return self.count == self.sequence.uncomputed
 
 
 class Scheduler:
@@ -81,13 +79,10 @@ class Scheduler:
         sequence.expected_prefill = len(sequence.token_ids) - self._cached_tokens(sequence)
         self._waiting.add(sequence)
 
-    def schedule(self, prefill_tokens: int, guess_price: float = 1.0) -> list[Work]:
-        """The next step's work, at most `prefill_tokens` tokens of it from prompts; empty when idle.
-
-        `guess_price`: the share of guessed tokens that must come true to make guessing worth it.
-        """
+    def schedule(self, prefill_tokens: int) -> list[Work]:
+        """The next step's work, at most `prefill_tokens` tokens of it from prompts; empty when idle."""
         self._give_way()
-        work = self._decodes(guess_price)
+        work = self._decodes()
         budget = prefill_tokens
         for sequence in self._prompts():
             count = min(sequence.uncomputed, budget)
@@ -97,18 +92,12 @@ class Scheduler:
                 break
         return work
 
-    def advance(self, work: Work, sampled: int = 0) -> None:
-        """Notes that a sequence's tokens are computed, and caches the blocks they filled.
-
-        `sampled` tokens were appended; all but the last of them are guesses that came true.
-        """
+    def advance(self, work: Work) -> None:
+        """Notes that a sequence's tokens are computed, and caches the blocks they filled."""
         sequence = work.sequence
-        true = max(sampled - 1, 0)
-        sequence.computed += work.count - len(work.guesses) + true
-        if sampled:
-            self._waiting.charge(sequence.request.client, OUTPUT_WEIGHT * sampled)
-        if work.guesses:
-            sequence.speculator.judge(len(work.guesses), true)
+        if work.samples:
+            self._waiting.charge(sequence.request.client, OUTPUT_WEIGHT)
+        sequence.computed += work.count
         size = self._cache.block_size
         while len(sequence.path) < sequence.computed // size:
             start = len(sequence.path) * size
@@ -140,26 +129,13 @@ class Scheduler:
             if newcomer is not None and not self._has_place(*newcomer):
                 self._preempt(victim)
 
-    def _decodes(self, guess_price: float) -> list[Work]:
-        """The next tokens of each running stream; those that get no block are preempted."""
-        work = []
-        for sequence in self._by_service():
-            if sequence.uncomputed == 1 and sequence in self._running and self._grow(sequence):
-                guesses = self._guess(sequence, guess_price) if guess_price < 1.0 else ()
-                work.append(Work(sequence, 1 + len(guesses), guesses=guesses))
-        return work
-
-    def _guess(self, sequence: Sequence, price: float) -> tuple[int, ...]:
-        """What may follow a stream, as far as its blocks reach or spare ones do."""
-        if not sequence.is_predictable:
-            return ()
-        left = sequence.max_tokens - sequence.generated - 1
-        guesses = sequence.speculator.guess(sequence.token_ids, price, left)
-        size = self._cache.block_size
-        if len(sequence.token_ids) + len(guesses) > sequence.block_count * size:
-            spare = self._cache.available_blocks > len(self._running)
-            sequence.private += (self._cache.allocate(1) if spare else None) or []
-        return guesses[: max(sequence.block_count * size - len(sequence.token_ids), 0)]
+    def _decodes(self) -> list[Work]:
+        """One token for each running stream; those that get no block are preempted."""
+        return [
+            Work(sequence, 1)
+            for sequence in self._by_service()
+            if sequence.uncomputed == 1 and sequence in self._running and self._grow(sequence)
+        ]
 
     def _prompts(self) -> Iterator[Sequence]:
         """Sequences with a prompt to compute; those that wait are admitted as they come up."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from engine.grammar import Constraint
 from engine.interface import FinishReason, GenerationRequest
 from engine.prefix_cache import Node
-from engine.speculation import Speculator
 
 
 class Sequence:
     """The tokens of a request, how many are computed, and the blocks that hold their keys and values.
 
     `path` are the cached blocks it references, `private` the blocks after them that are its own. `scored` of
-    the prompt's log-probabilities have been told, where they were asked for. `arrival`
-    numbers sequences in the order in which they came.
+    the prompt's log-probabilities have been told, where they were asked for. `arrival` numbers sequences in
+    the order in which they came.
     """
 
     def __init__(
@@ -35,7 +34,6 @@ class Sequence:
         self.private: list[int] = []
         self.expected_prefill = len(self.token_ids)
         self.arrival: int | None = None
-        self.speculator = Speculator()
 
     @property
     def answer_start(self) -> int:
@@ -48,11 +46,6 @@ class Sequence:
         if self.request.sampling.prompt_logprobs is None:
             return range(0)
         return range(self.scored, self.answer_start - 1)
-
-    @property
-    def is_predictable(self) -> bool:
-        """Whether a step may compute tokens that are only guessed: a grammar must see each one first."""
-        return self.constraint is None
 
     @property
     def generated(self) -> int:

@@ -30,11 +30,8 @@ def run_step(scheduler: Scheduler, budget: int = 1000) -> list[Work]:
     """One step as the engine runs it."""
     works = scheduler.schedule(budget)
     for work in works:
-        if not work.samples:
-            scheduler.advance(work)
-            continue
-        reason = work.sequence.append(1000 + len(work.sequence.token_ids))
-        scheduler.advance(work, 1)
-        if reason is not None:
+        samples = work.samples
+        scheduler.advance(work)
+        if samples and work.sequence.append(1000 + len(work.sequence.token_ids)) is not None:
             scheduler.remove(work.sequence)
     return works
