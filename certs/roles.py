@@ -48,6 +48,7 @@ ALLOWED_HTTP_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
         "/dashboard/session": ANYONE,
         "/dashboard/events": OPERATORS,
         "/dashboard/blocks": OPERATORS,
+        "/metrics": OPERATORS,
     }
 )
 """The same by path, for what the HTTP door shows of the mesh; a caller has the role of its API key there."""

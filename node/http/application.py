@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from engine.interface import EngineInfo
 from engine.tokenizer import Tokenizer
 from node.admission import Admission
+from node.authorization import admit_http
 from node.call_budget import CallBudget
 from node.errors import InvalidRequestError, RequestError
 from node.http.callers import Callers
@@ -96,7 +97,7 @@ def make_application(
 
     @application.get("/metrics")
     async def prometheus(http: HttpRequest) -> Response:
-        door.caller(http)
+        admit_http(callers.identify(http).role, "/metrics")
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     @application.get("/docs", response_model=None, include_in_schema=False)

@@ -47,7 +47,9 @@ def make_secrets(folder: Path) -> None:
         keys = {name: secrets.token_hex(24) for name in (HTTP_KEY_FILE, METRICS_KEY_FILE)}
         for name, key in keys.items():
             _lend(folder / name, f"{key}\n".encode())
-        _lend(folder / API_KEYS_FILE, "".join(f"{name} {key}\n" for name, key in keys.items()).encode())
+        roles = {HTTP_KEY_FILE: "client", METRICS_KEY_FILE: "operator"}
+        lines = "".join(f"{name} {key} {roles[name]}\n" for name, key in keys.items())
+        _lend(folder / API_KEYS_FILE, lines.encode())
 
 
 def container_user() -> str:

@@ -25,7 +25,12 @@ from tests.unit.node.test_pipeline import World
 
 CLIENT, OPERATOR = "c" * 32, "o" * 32
 MESSAGES = {"messages": [{"role": "user", "content": "a secret"}]}
-DATA = {"/dashboard/session": "GET", "/dashboard/events": "GET", "/dashboard/blocks": "POST"}
+DATA = {
+    "/dashboard/session": "GET",
+    "/dashboard/events": "GET",
+    "/dashboard/blocks": "POST",
+    "/metrics": "GET",
+}
 FILES = sorted(path.name for path in FOLDER.iterdir() if path.is_file())
 
 
