@@ -333,7 +333,6 @@ class Route(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     PREDICTED_CACHED_TOKENS_FIELD_NUMBER: builtins.int
     ESTIMATED_TTFT_S_FIELD_NUMBER: builtins.int
-    QUEUED_S_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     entry_node: builtins.str
     node: builtins.str
@@ -341,8 +340,6 @@ class Route(google.protobuf.message.Message):
     reason: builtins.str
     predicted_cached_tokens: builtins.int
     estimated_ttft_s: builtins.float
-    queued_s: builtins.float
-    """spent in this node before the choice"""
     def __init__(
         self,
         *,
@@ -353,9 +350,8 @@ class Route(google.protobuf.message.Message):
         reason: builtins.str = ...,
         predicted_cached_tokens: builtins.int = ...,
         estimated_ttft_s: builtins.float = ...,
-        queued_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["entry_node", b"entry_node", "estimated_ttft_s", b"estimated_ttft_s", "node", b"node", "policy", b"policy", "predicted_cached_tokens", b"predicted_cached_tokens", "queued_s", b"queued_s", "reason", b"reason", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entry_node", b"entry_node", "estimated_ttft_s", b"estimated_ttft_s", "node", b"node", "policy", b"policy", "predicted_cached_tokens", b"predicted_cached_tokens", "reason", b"reason", "request_id", b"request_id"]) -> None: ...
 
 Global___Route: typing_extensions.TypeAlias = Route
 
